@@ -1,0 +1,83 @@
+"""Ids and offsets: types with `parse` and `__str__`, so that a bare string is never taken for one.
+
+`RunId` and `ThreadId` are str subclasses: they go through JSON, SQL and Ray as they are, and only `parse` makes one
+from outside input.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple, Self
+
+from runtime.errors import InputInvalid
+
+# 1 to 128 of these (design 9). 128 keeps every derived name below the 255 bytes that a file name may have.
+_ID = re.compile(r"[A-Za-z0-9._:~-]{1,128}")
+_OFFSET = re.compile(r"([0-9]{16})_([0-9]{16})")
+
+
+class _Id(str):
+    """An id that was checked once, where it came in."""
+
+    __slots__ = ()
+    field = "id"
+    code = "id_invalid"
+
+    @classmethod
+    def parse(cls, text: object) -> Self:
+        """Return `text` as an id. Raises InputInvalid (`code` of the class) for anything else."""
+        if not isinstance(text, str) or not _ID.fullmatch(text):
+            raise InputInvalid(
+                f"{cls.field} must be 1 to 128 characters out of A-Z a-z 0-9 . _ : ~ - and is not.",
+                code=cls.code,
+                field=cls.field,
+            )
+        return cls(text)
+
+
+class RunId(_Id):
+    """One execution of one agent for one user message; unique for ever."""
+
+    __slots__ = ()
+    field = "runId"
+    code = "run_id_invalid"
+
+
+class ThreadId(_Id):
+    """A conversation: many runs, at most one active."""
+
+    __slots__ = ()
+    field = "threadId"
+    code = "thread_id_invalid"
+
+
+class Offset(NamedTuple):
+    """A client's position in a log: after `position` chunks, in generation `generation` (P10)."""
+
+    generation: int
+    position: int
+
+    @classmethod
+    def parse(cls, text: str) -> Offset | None:
+        """Return the offset; None for `now` (the tail). `-1` and all zeros are the start.
+
+        Raises InputInvalid `offset_invalid` for any other text.
+        """
+        if text == "-1":
+            return START
+        if text == "now":
+            return None
+        match = _OFFSET.fullmatch(text)
+        if match is None:
+            raise InputInvalid(
+                "offset must be -1, now, or one that this server sent (16 digits, _, 16 digits).",
+                code="offset_invalid",
+                field="offset",
+            )
+        return cls(int(match[1]), int(match[2]))
+
+    def __str__(self) -> str:
+        return f"{self.generation:016d}_{self.position:016d}"
+
+
+START = Offset(0, 0)

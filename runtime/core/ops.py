@@ -1,0 +1,361 @@
+"""Everything that can be asked of a run's record and log, and every answer.
+
+An operation is a value. One store transaction takes a list of them, and `machine.decide` answers each on its own
+(P7): a refusal of one never touches another. Operations of a driver carry its `epoch` (P3); intents of outsiders
+(cancel, attach, detach, takeover request) carry none and change only their own fields.
+
+Answers are values too. `Refusal`s say why nothing was written; `to_error` in this module turns one into the exception
+that the caller's handler branches on.
+"""
+
+from __future__ import annotations
+
+from runtime.core.batch import Batch
+from runtime.core.record import (
+    CancelReason,
+    Claimant,
+    ClaimReason,
+    Head,
+    Launch,
+    RunError,
+    RunSpec,
+    Status,
+    Struct,
+)
+from runtime.errors import (
+    LogClosedError,
+    OutlastError,
+    RunClaimLostError,
+    RunEnded,
+    RunExists,
+    RunNotFound,
+    SequenceConflictError,
+    SupervisorSuperseded,
+    ThreadActive,
+    TooMany,
+)
+
+
+# --- operations ------------------------------------------------------------------------------------------------
+
+
+class Create(Struct, tag=True):
+    """Create the record and `run.accepted`, or find what is there (P2, P12, I9)."""
+
+    run_id: str
+    thread_id: str
+    owner: str
+    spec: RunSpec
+    digest: str
+    on_busy: str = "reject"  # reject | enqueue | cancel-previous
+    max_runs: int = 0  # not terminal at once in the store; 0: no bound
+
+
+class ClaimRun(Struct, tag=True):
+    """Become the driver: compare-and-set on the epoch (P1)."""
+
+    run_id: str
+    expected_epoch: int
+    claimant: Claimant
+    reason: ClaimReason
+
+
+class Append(Struct, tag=True):
+    """Store `batch` at `batch.seq` under `batch.epoch` (P3, P7). The same batch again gets the first answer."""
+
+    batch: Batch
+    max_log_bytes: int = 0  # 0: no bound
+
+    @property
+    def run_id(self) -> str:
+        """Return the run that the batch belongs to."""
+        return self.batch.run_id
+
+
+class Note(Struct, tag=True):
+    """A driver's remark about its sandbox or progress, under its epoch (P3). Unset fields are left alone."""
+
+    run_id: str
+    epoch: int
+    sandbox_key: str | None = None
+    launch: Launch | None = None
+    progressed: bool = False
+    destroy_pending: bool | None = None
+
+
+class Finish(Struct, tag=True):
+    """End the run: `batch` holds closers and the terminal chunk, and is the log's last (P9).
+
+    If a cancel is recorded, only `aborted` can be stored: the answer is then `MustAbort` and the driver builds its
+    ending again. `stderr` is the tail of the agent's stderr, at most 64 KiB."""
+
+    batch: Batch
+    status: Status
+    error: RunError | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    usage: dict[str, object] | None = None
+    stderr: bytes = b""
+    destroy_pending: bool = True
+
+    @property
+    def run_id(self) -> str:
+        """Return the run that ends."""
+        return self.batch.run_id
+
+
+class RequestCancel(Struct, tag=True):
+    """Record that the run shall stop (P21). `only_if_detached_since` is P22's expiry: set only if the run is still
+    detached since no later than that UTC ms."""
+
+    run_id: str
+    reason: CancelReason
+    only_if_detached_since: int | None = None
+
+
+class RequestHandover(Struct, tag=True):
+    """Record that the current driver shall hand over (operator, drain)."""
+
+    run_id: str
+
+
+class Attach(Struct, tag=True):
+    """A viewer came: clear `detachedSince` (P20)."""
+
+    run_id: str
+
+
+class Detach(Struct, tag=True):
+    """The last viewer left: set `detachedSince` if it is unset (P20)."""
+
+    run_id: str
+    since: int
+
+
+class OpenSupervisor(Struct, tag=True):
+    """Become the supervisor; answers `SupervisorOpened` (P6). The same claimant again gets the same epoch."""
+
+    claimant: str
+
+
+class Assign(Struct, tag=True):
+    """The supervisor decides that a run gets a new driver (P6, P19): checked against the supervisor's epoch and the
+    run's; counts attempts without progress."""
+
+    run_id: str
+    expected_epoch: int
+    supervisor_epoch: int
+    max_attempts: int
+
+
+Op = Create | ClaimRun | Append | Note | Finish | RequestCancel | RequestHandover | Attach | Detach | OpenSupervisor | Assign
+
+
+# --- answers ---------------------------------------------------------------------------------------------------
+
+
+class Created(Struct, tag=True):
+    """The run is new. `head.queued` tells whether it waits for its thread."""
+
+    head: Head
+    cancelled_previous: str | None = None
+
+
+class Joined(Struct, tag=True):
+    """The run was there, from the same request (I9)."""
+
+    head: Head
+
+
+class Claimed(Struct, tag=True):
+    """You drive the run at `head.driver_epoch`; `batches` is the whole stored log of that transaction (P1, P24)."""
+
+    head: Head
+    spec: RunSpec
+    batches: list[Batch]
+
+
+class Done(Struct, tag=True):
+    """Written (or found written). `head` is the row after it; `changed` is False if there was nothing to do."""
+
+    head: Head
+    changed: bool = True
+
+
+class Appended(Struct, tag=True):
+    """The chunks are stored at [`seq`, `next_seq`). `repeat`: they already were."""
+
+    seq: int
+    next_seq: int
+    head: Head
+    repeat: bool = False
+
+
+class Finished(Struct, tag=True):
+    """The run has ended in this one transaction (I5). `unqueued` is the run whose thread it freed (P12)."""
+
+    head: Head
+    unqueued: Head | None = None
+    repeat: bool = False
+
+
+class SupervisorOpened(Struct, tag=True):
+    """You decide, at `epoch`."""
+
+    epoch: int
+
+
+class Assigned(Struct, tag=True):
+    """Create the driver with `expected_epoch`; it is attempt number `attempt` without progress."""
+
+    head: Head
+    attempt: int
+
+
+class Exhausted(Struct, tag=True):
+    """No more attempts: the supervisor claims and finishes with `takeover_exhausted`."""
+
+    head: Head
+
+
+# --- refusals: nothing was written -----------------------------------------------------------------------------
+
+
+class UnknownRun(Struct, tag=True):
+    """No such run (for this owner)."""
+
+    run_id: str
+
+
+class DigestDiffers(Struct, tag=True):
+    """The run id is taken by another request."""
+
+    run_id: str
+
+
+class ThreadBusy(Struct, tag=True):
+    """Another run holds the thread."""
+
+    thread_id: str
+    active_run_id: str
+
+
+class TooManyRuns(Struct, tag=True):
+    """`limit` runs are active already."""
+
+    limit: int
+
+
+class Superseded(Struct, tag=True):
+    """A newer epoch drives the run (I1)."""
+
+    run_id: str
+    held_epoch: int
+    current_epoch: int
+
+
+class AlreadyEnded(Struct, tag=True):
+    """The run is terminal."""
+
+    run_id: str
+    status: Status
+
+
+class NotClaimable(Struct, tag=True):
+    """The run is queued or interrupted: it has no driver and needs none."""
+
+    run_id: str
+
+
+class Closed(Struct, tag=True):
+    """The log has ended."""
+
+    run_id: str
+
+
+class SeqConflict(Struct, tag=True):
+    """The batch does not continue the log."""
+
+    run_id: str
+    seq: int
+    next_seq: int
+
+
+class LogFull(Struct, tag=True):
+    """The batch would push the log over its byte bound: end the run with `log_limit`."""
+
+    run_id: str
+    limit: int
+
+
+class MustAbort(Struct, tag=True):
+    """A cancel is recorded: only `aborted` can be stored (P9)."""
+
+    run_id: str
+    reason: CancelReason
+
+
+class IllegalMove(Struct, tag=True):
+    """The status does not move that way."""
+
+    run_id: str
+    from_: Status
+    to: Status
+
+
+class SupervisorStale(Struct, tag=True):
+    """A newer supervisor decides (P6)."""
+
+    held_epoch: int
+    current_epoch: int
+
+
+Refusal = (
+    UnknownRun
+    | DigestDiffers
+    | ThreadBusy
+    | TooManyRuns
+    | Superseded
+    | AlreadyEnded
+    | NotClaimable
+    | Closed
+    | SeqConflict
+    | LogFull
+    | MustAbort
+    | IllegalMove
+    | SupervisorStale
+)
+Answer = Created | Joined | Claimed | Done | Appended | Finished | SupervisorOpened | Assigned | Exhausted
+Outcome = Answer | Refusal
+
+
+def to_error(refusal: Refusal) -> OutlastError:
+    """Return the exception for a refusal, for callers that raise."""
+    match refusal:
+        case UnknownRun(run_id=run_id):
+            return RunNotFound(run_id)
+        case DigestDiffers(run_id=run_id):
+            return RunExists(run_id)
+        case ThreadBusy(thread_id=thread_id, active_run_id=active):
+            return ThreadActive(thread_id, active)
+        case TooManyRuns(limit=limit):
+            return TooMany(f"{limit} runs are active, which is the limit (OUTLAST_MAX_RUNS). Try again when one has ended.")
+        case Superseded(run_id=run_id, held_epoch=held, current_epoch=current):
+            return RunClaimLostError(run_id, held, current)
+        case AlreadyEnded(run_id=run_id, status=status):
+            return RunEnded(run_id, status)
+        case NotClaimable(run_id=run_id):
+            return RunEnded(run_id, "queued or interrupted")
+        case Closed(run_id=run_id):
+            return LogClosedError(run_id)
+        case SeqConflict(run_id=run_id, seq=seq, next_seq=next_seq):
+            return SequenceConflictError(run_id, seq, next_seq)
+        case LogFull(run_id=run_id, limit=limit):
+            return OutlastError(f"The log of run {run_id!r} is at its bound of {limit} bytes.", code="log_limit")
+        case MustAbort(run_id=run_id):
+            return OutlastError(f"Run {run_id!r} is cancelled and can only end as aborted.", code="aborted")
+        case IllegalMove(run_id=run_id, from_=from_, to=to):
+            return OutlastError(f"Run {run_id!r} cannot go from {from_} to {to}.", code="illegal_move")
+        case SupervisorStale(held_epoch=held, current_epoch=current):
+            return SupervisorSuperseded(held, current)
+

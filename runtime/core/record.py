@@ -1,0 +1,265 @@
+"""The record of a run: its words, its transitions, and what is stored under which name (design 4).
+
+Three structs, by who may change them:
+
+    RunSpec     fixed at creation: what it takes to drive the run from anywhere
+    Head        everything that changes; one row, rewritten by each operation, kept small
+    Claim       one entry of a head's history: who drove when
+
+`Status` moves only along `TRANSITIONS`; a move that is not in the table does not exist. A record on the wire is the
+head and the spec merged (`to_wire`), camelCase, every field present.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from runtime.core.ids import RunId, ThreadId
+
+
+class Status(StrEnum):
+    """Where a run stands. `completed`, `failed`, `aborted` are terminal."""
+
+    RUNNING = "running"
+    INTERRUPTED = "interrupted"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    ABORTED = "aborted"
+
+    @property
+    def terminal(self) -> bool:
+        """True if nothing about the run can change any more."""
+        return self in (Status.COMPLETED, Status.FAILED, Status.ABORTED)
+
+
+# from -> to. `interrupted` ends only by the POST that resumes it (P23), a cancel, or its expiry (P22).
+TRANSITIONS: frozenset[tuple[Status, Status]] = frozenset(
+    {
+        (Status.RUNNING, Status.COMPLETED),
+        (Status.RUNNING, Status.FAILED),
+        (Status.RUNNING, Status.ABORTED),
+        (Status.RUNNING, Status.INTERRUPTED),
+        (Status.INTERRUPTED, Status.COMPLETED),
+        (Status.INTERRUPTED, Status.ABORTED),
+    }
+)
+
+
+class ClaimReason(StrEnum):
+    """Why a driver was made (design 4)."""
+
+    START = "start"
+    DRIVER_LOST = "driver_lost"
+    LEASE_EXPIRED = "lease_expired"
+    ATTACH = "attach"
+    OPERATOR = "operator"
+    DRAIN = "drain"
+    RESTART = "restart"
+    CANCEL = "cancel"
+    REAP = "reap"
+
+
+class CancelReason(StrEnum):
+    """Who wanted the run stopped; the first one stored wins, and becomes the terminal code where it is one (P9)."""
+
+    USER = "user"
+    DISCONNECT = "disconnect"
+    DETACHED_EXPIRED = "detached_expired"
+    OPERATOR = "operator"
+
+
+class OnDisconnect(StrEnum):
+    """What the last viewer's leaving means, chosen when the run starts (I6)."""
+
+    DETACH = "detach"
+    CANCEL = "cancel"
+
+
+class Launch(StrEnum):
+    """How far the sandbox of a run is known to have come (P15). Only forward."""
+
+    NONE = "none"
+    KEYED = "keyed"  # sandboxKey is recorded; a sandbox may or may not exist
+    INTENDED = "intended"  # a launch may have happened; the launch file in the sandbox says whether
+
+
+class Struct(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Base of everything stored or sent: immutable, camelCase outside."""
+
+
+class RunError(Struct):
+    """Why a run failed: `message` for people, `code` from design 4 or the agent's own."""
+
+    message: str
+    code: str
+
+
+class Limits(Struct):
+    """Bounds that hold for one run, fixed at creation. Seconds; 0 means none."""
+
+    run_limit_s: int = 0
+    idle_limit_s: int = 0
+    detached_ttl_s: int | None = None  # None: never expires while the agent lives (detachedTtlS 0)
+    max_log_bytes: int = 1 << 30
+    max_line_bytes: int = 64 << 20
+
+
+class RunSpec(Struct):
+    """What a run is, fixed by the transaction that creates it. `input` is the AG-UI RunAgentInput as received,
+    without `forwardedProps.env` values (never stored)."""
+
+    harness: str
+    translator_version: int
+    provider: str
+    input: dict[str, Any]
+    on_disconnect: OnDisconnect = OnDisconnect.DETACH
+    limits: Limits = Limits()
+
+
+class Claimant(Struct):
+    """One process that may drive a run. `claimant` is random, made once per process (P1); (bootId, pid,
+    pidStartedAt) names the process for ever (P5). `pidStartedAt` is in clock ticks since boot."""
+
+    claimant: str
+    actor_id: str | None = None
+    node_id: str | None = None
+    boot_id: str | None = None
+    pid: int | None = None
+    pid_started_at: int | None = None
+
+
+class Claim(Struct):
+    """One epoch of a run: who held it, why, and what came of it. Times are UTC ms."""
+
+    epoch: int
+    claimant: Claimant
+    reason: ClaimReason
+    claimed_at: int
+    first_append_at: int | None = None
+    ended_at: int | None = None
+    chunks: int = 0
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the claim as design 4 lists it: the claimant's fields beside its own."""
+        own: dict[str, Any] = msgspec.to_builtins(self)
+        return {**msgspec.to_builtins(self.claimant), **own, "claimant": self.claimant.claimant}
+
+
+class FinishMark(Struct):
+    """What the finish was, so that its repeat gets the first answer (P7). `digest` is hex SHA-256."""
+
+    epoch: int
+    seq: int
+    digest: str
+
+
+class Head(Struct):
+    """The changing part of a run. `next_seq` is the number of stored chunks; `version` counts writes of this row."""
+
+    run_id: str
+    thread_id: str
+    owner: str
+    digest: str  # of the request that created it: a repeat must have the same (I9)
+    created_at: int
+    status: Status = Status.RUNNING
+    queued: bool = False
+    queued_at: int | None = None
+    started_at: int | None = None
+    finished_at: int | None = None
+    error: RunError | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    usage: dict[str, Any] | None = None
+    driver_epoch: int = 0
+    next_seq: int = 0
+    log_bytes: int = 0
+    closed: bool = False
+    finish: FinishMark | None = None
+    cancel_requested: bool = False
+    cancel_reason: CancelReason | None = None
+    handover_epoch: int = 0  # the epoch that is asked to hand over; 0: none
+    detached_since: int | None = None
+    sandbox_key: str | None = None
+    launch: Launch = Launch.NONE
+    destroy_pending: bool = False
+    attempts_without_progress: int = 0  # drivers assigned since a claim made progress (P19)
+    last_assigned_at: int | None = None
+    claims: tuple[Claim, ...] = ()
+    version: int = 0
+
+    @property
+    def active(self) -> bool:
+        """True if this run holds its thread (P12): not terminal and not queued."""
+        return not self.status.terminal and not self.queued
+
+    @property
+    def needs_driver(self) -> bool:
+        """True if I7 demands a driver: running and not waiting in the queue."""
+        return self.status is Status.RUNNING and not self.queued
+
+    def with_(self, **changes: Any) -> Head:
+        """Return a copy with `changes`, as the next version of the row."""
+        return msgspec.structs.replace(self, version=self.version + 1, **changes)
+
+
+def to_wire(head: Head, spec: RunSpec, *, claims: bool) -> dict[str, Any]:
+    """Return the record of design 4 as JSON-ready values; `claims` adds the history in epoch order.
+
+    Never holds internals of the log's bookkeeping (`digest` is there as `requestDigest`)."""
+    record: dict[str, Any] = {
+        "runId": head.run_id,
+        "threadId": head.thread_id,
+        "status": head.status.value,
+        "createdAt": head.created_at,
+        "startedAt": head.started_at,
+        "finishedAt": head.finished_at,
+        "error": msgspec.to_builtins(head.error),
+        "exitCode": head.exit_code,
+        "signal": head.signal,
+        "usage": head.usage,
+        "driverEpoch": head.driver_epoch,
+        "queued": head.queued,
+        "cancelRequested": head.cancel_requested,
+        "cancelReason": head.cancel_reason.value if head.cancel_reason else None,
+        "detachedSince": head.detached_since,
+        "sandboxKey": head.sandbox_key,
+        "harness": spec.harness,
+        "translatorVersion": spec.translator_version,
+        "provider": spec.provider,
+        "input": spec.input,
+        "onDisconnect": spec.on_disconnect.value,
+        "limits": msgspec.to_builtins(spec.limits),
+        "launch": head.launch.value,
+        "requestDigest": head.digest,
+        "owner": head.owner,
+        "chunks": head.next_seq,
+        "closed": head.closed,
+        "attemptsWithoutProgress": head.attempts_without_progress,
+    }
+    if claims:
+        record["claims"] = [claim.to_wire() for claim in head.claims]
+    return record
+
+
+__all__ = [
+    "TRANSITIONS",
+    "CancelReason",
+    "Claim",
+    "ClaimReason",
+    "Claimant",
+    "FinishMark",
+    "Head",
+    "Launch",
+    "Limits",
+    "OnDisconnect",
+    "RunError",
+    "RunId",
+    "RunSpec",
+    "Status",
+    "Struct",
+    "ThreadId",
+    "to_wire",
+]

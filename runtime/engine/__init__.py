@@ -1,0 +1,1 @@
+"""Async shells around the core; they hold no rules of their own."""

@@ -1,0 +1,318 @@
+"""What the engine asks of the world. Each protocol has one fact to state per method: what it may raise, and on whose
+account.
+
+    Store               the truth: transactions over records and logs       stores/, kit: testing/store_kit.py
+    LogPort             a shard, as drivers, supervisor and gateway see it  engine/shard.py, actors/shard_client.py
+    SandboxProvider     where agents live                                   sandboxes/
+    Sandbox             one of them
+    Harness, Translator one kind of agent                                   harnesses/
+    Clock               time, which the simulator owns in tests             engine/clock.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from runtime.core.batch import Batch
+from runtime.core.launch import AgentExit
+from runtime.core.ops import Op, Outcome
+from runtime.core.record import Head, RunError, RunSpec, Status, Struct
+
+
+class Clock(Protocol):
+    """Time. Wall and monotonic are never mixed: records carry wall ms, leases and waits use monotonic seconds."""
+
+    def wall_ms(self) -> int:
+        """Return UTC ms since the epoch."""
+
+    def monotonic(self) -> float:
+        """Return seconds on a clock that never goes back; also the event loop's clock."""
+
+
+# --- store -----------------------------------------------------------------------------------------------------
+
+
+class RunQuery(Struct):
+    """A page of runs, newest first. `cursor` is the `next` of the page before."""
+
+    owner: str
+    status: Status | None = None
+    thread_id: str | None = None
+    limit: int = 50
+    cursor: str | None = None
+
+
+class RunPage(Struct):
+    """Runs of one page; `next` is None on the last."""
+
+    runs: list[tuple[Head, RunSpec]]
+    next: str | None
+
+
+class Store(Protocol):
+    """The durable store of one deployment. Blocking: call it from an OS thread that may wait.
+
+    One thread writes (`commit`), any number read. Every method may raise StoreUnavailable or StoreFull on the
+    store's account; `commit` then wrote nothing, or an unknown part of nothing: read back before you answer (P7).
+    """
+
+    def open_shard(self, shard: int, opener: str) -> int:
+        """Take shard `shard` and return its new epoch, one above every earlier one (P11). `opener` is free text
+        for people. Raises StoreRefused if the store is not set up for this shard."""
+
+    def commit(self, shard: int, shard_epoch: int, ops: Sequence[Op], now_ms: int) -> list[Outcome]:
+        """Decide and store `ops` in order in one transaction, durably, and answer each (I1, I2, P7).
+
+        Raises ShardSuperseded, having written nothing, if `shard_epoch` is not the newest."""
+
+    def read_run(self, run_id: str) -> tuple[Head, RunSpec] | None:
+        """Return the record, or None."""
+
+    def read_batches(self, run_id: str, after: int, max_bytes: int) -> list[Batch]:
+        """Return the stored batches that hold positions past `after`, in order, until `max_bytes` are reached (at
+        least one if there is any). The first one may begin before `after`."""
+
+    def read_stderr(self, run_id: str) -> bytes | None:
+        """Return the stderr tail stored with the finish; None for an unknown run or one that has not ended."""
+
+    def list_runs(self, query: RunQuery) -> RunPage:
+        """Return one page of runs. Raises InputInvalid `cursor_invalid`."""
+
+    def list_unfinished(self, shard: int) -> list[Head]:
+        """Return every run of this shard that is not terminal, oldest first."""
+
+    def find_active(self, owner: str, thread_id: str) -> Head | None:
+        """Return the newest run of the thread that is `running` and not queued (design 8, `activeRun`)."""
+
+    def list_thread(self, owner: str, thread_id: str) -> list[tuple[Head, RunSpec]]:
+        """Return the thread's runs, oldest first; empty for an unknown thread."""
+
+    def check(self) -> Mapping[str, Any]:
+        """Return facts about durability and reachability for `doctor` and `/readyz`."""
+
+    def close(self) -> None:
+        """Release everything. Idempotent."""
+
+
+# --- shard -----------------------------------------------------------------------------------------------------
+
+
+class Pulse(Struct):
+    """What a driver is told in every answer of its shard (P13)."""
+
+    superseded_by: int | None = None  # a newer epoch: stop
+    cancel_requested: bool = False
+    handover: bool = False
+    closed: bool = False
+
+
+class Sealed(Struct):
+    """A sealed segment: positions [`start`, `end`); `ref` is opaque to all but the port that made it."""
+
+    start: int
+    end: int
+    ref: Any
+
+
+class ReadReply(Struct):
+    """What lies past the asked position: first sealed segments in order, then `tail`, joined by 0x0A.
+
+    `tail` starts at `tail_start` and holds `tail_count` chunks; `next` is the position after everything in this
+    reply. `closed` means that the log ends at `next`. `known` is False for a run that does not exist.
+    """
+
+    shard_epoch: int
+    known: bool
+    start: int
+    next: int
+    closed: bool
+    segments: tuple[Sealed, ...] = ()
+    tail_start: int = 0
+    tail_count: int = 0
+    tail: bytes = b""
+    generation: int = 0
+
+
+class Due(Struct):
+    """A run that needs the supervisor's eye: its lease has expired, it was never claimed, or it is queued and
+    cancelled. `expected_epoch` is what the decision must rest on (P1)."""
+
+    head: Head
+    why: str  # lease_expired | never_claimed | queued_cancelled | handover | cancel
+
+
+class LogPort(Protocol):
+    """One shard from outside. Any call may raise StoreError; a shard that is gone or replaced shows as
+    StoreUnavailable, and the caller asks again: every call may be repeated (I9)."""
+
+    async def submit(self, op: Op) -> Outcome:
+        """Decide and store one operation; answered when durable."""
+
+    async def pulse(self, run_id: str, epoch: int, tick: int) -> Pulse:
+        """Renew the lease of `epoch`; a `tick` that did not move for OUTLAST_HANG_S renews nothing (P13)."""
+
+    async def read(self, run_id: str, after: int, wait_s: float, inline: bool = False) -> ReadReply:
+        """Return what lies past `after`; with nothing there, park up to `wait_s` (at most 25 s). `inline` answers
+        from the store alone, without segments (P14)."""
+
+    async def record(self, run_id: str) -> tuple[Head, RunSpec] | None:
+        """Return the record as stored."""
+
+
+class ShardPort(LogPort, Protocol):
+    """A shard, as the gateway and the supervisor see it: a LogPort with the questions that are not a driver's."""
+
+    async def attach(self, run_id: str, viewer: str, number: int) -> bool:
+        """A viewer of replica `viewer` came (P20): `detachedSince` is clear when this returns. `number` grows with
+        every call of that replica. False: unknown run."""
+
+    async def set_viewers(self, viewer: str, number: int, counts: Mapping[str, int]) -> None:
+        """Replace the whole set of runs that replica `viewer` has viewers of; void after 5 s (P20)."""
+
+    async def due(self) -> list[Due]:
+        """Return the runs that need the supervisor now."""
+
+    async def list_runs(self, query: RunQuery) -> RunPage:
+        """Return one page of runs."""
+
+    async def find_active(self, owner: str, thread_id: str) -> Head | None:
+        """Return the thread's active run."""
+
+    async def list_thread(self, owner: str, thread_id: str) -> list[tuple[Head, RunSpec]]:
+        """Return the thread's runs, oldest first."""
+
+    async def log(self, run_id: str) -> list[Batch]:
+        """Return the whole stored log of a run, for folding messages from it."""
+
+    async def stderr(self, run_id: str) -> bytes | None:
+        """Return the stored stderr tail."""
+
+    async def stats(self) -> dict[str, Any]:
+        """Return counters and facts: `epoch`, `appends`, `appends_refused`, `reads`, `segment_reads`, `runs`,
+        `viewers`, `store` (the store's `check()`)."""
+
+
+# --- sandboxes -------------------------------------------------------------------------------------------------
+
+
+class Capabilities(Struct):
+    """What a provider can do: declared, never guessed from a name (contract 10)."""
+
+    background_processes: bool = True
+    killable_processes: bool = True
+    writable_stdin: bool = True
+    durable_filesystem: bool = True
+    isolated_agent: bool = False
+    network_policy: bool = False
+    snapshots: bool = False
+
+
+class LaunchSpec(Struct):
+    """How to start an agent: never a shell string made of user input. `env` is complete (nothing is inherited)."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    stdin: bytes = b""
+    max_log_bytes: int = 1 << 30
+
+
+class Sandbox(Protocol):
+    """One sandbox that exists, by its key. Every method may raise SandboxUnreachable (no answer) or SandboxLost
+    (its host says it does not exist)."""
+
+    key: str
+    workspace: str  # path inside the sandbox
+
+    async def launched(self) -> bool:
+        """Return whether the launch file exists (P15): if so there is never a second launch."""
+
+    async def launch(self, spec: LaunchSpec) -> None:
+        """Start the agent under its recorder, at most once in the life of the sandbox (P15, P16). A second call,
+        from anyone, changes nothing and returns. Returns when journal and exit file exist. Raises LaunchFailed."""
+
+    def follow(self, start: int) -> AsyncIterator[bytes]:
+        """Yield the journal's bytes from `start` as they come, in pieces of at most 128 KiB, and end when the exit is
+        recorded and all bytes up to its `journal_length` were yielded. Reacts in milliseconds. Raises JournalUnavailable."""
+
+    async def exit(self) -> AgentExit | None:
+        """Return how the agent ended; None while it lives. Recorder gone without a record: `lost` (P16)."""
+
+    async def stderr_tail(self, max_bytes: int) -> bytes:
+        """Return the end of the agent's stderr."""
+
+    async def kill(self) -> None:
+        """End the agent and all of its processes, by identity (P5); the recorder then records the exit."""
+
+    async def exec(self, argv: Sequence[str], timeout_s: float) -> tuple[int, bytes]:
+        """Run a short command in the workspace; return its exit code and output (stdout then stderr, bounded)."""
+
+
+class SandboxProvider(Protocol):
+    """Makes and ends sandboxes."""
+
+    name: str
+    capabilities: Capabilities
+
+    def key(self, run_id: str) -> str:
+        """Return the key of the run's sandbox: a function of deployment, host and run id (P15, P17)."""
+
+    async def create(self, key: str, thread_key: str) -> Sandbox:
+        """Make the sandbox, or return the one with this key; with the thread's workspace in it (P18). Raises LaunchFailed, SandboxUnreachable."""
+
+    async def resume(self, key: str) -> Sandbox | None:
+        """Return the sandbox, or None if its own host says that it does not exist. Raises SandboxUnreachable."""
+
+    async def destroy(self, key: str) -> None:
+        """End all of its processes and remove it; returns when that is true. Absent: nothing to do. Workspaces stay (P18). Raises SandboxUnreachable."""
+
+    async def list(self) -> list[str]:
+        """Return the keys of this deployment's sandboxes that exist."""
+
+
+# --- harnesses -------------------------------------------------------------------------------------------------
+
+
+class Ending(Struct):
+    """How a translator reads an exit: chunks made from it, then what the run is.
+
+    `terminal` is the terminal chunk if the agent's own output decides it (held back until now), else the engine
+    makes one from `status` and `error`. Closers are not the translator's: the engine derives them from the log (P9)."""
+
+    status: Status
+    chunks: tuple[bytes, ...] = ()
+    terminal: bytes | None = None
+    error: RunError | None = None
+    usage: dict[str, Any] | None = None
+
+
+class Translator(Protocol):
+    """Turns one agent's output lines into chunks. Pure and deterministic: no clock, no randomness, no set order, so
+    that a replay of the same bytes gives the same chunks (P24). Never raises on any input line."""
+
+    @property
+    def has_result(self) -> bool:
+        """True once the output said how the run ended; the process should exit soon (`agent_no_exit` if not)."""
+
+    def feed(self, line: bytes, torn: bool = False) -> list[bytes]:
+        """Return the chunks of one line (without its newline). `torn`: an unterminated last line."""
+
+    def finish(self, exit: AgentExit, stderr: bytes) -> Ending:
+        """Return the ending, once, after the last line."""
+
+
+class Harness(Protocol):
+    """Knows how to launch one kind of agent and how to read it."""
+
+    name: str
+    translator_version: int
+
+    def validate(self, input: Mapping[str, Any]) -> None:
+        """Check the options in `input["forwardedProps"]` and the messages. Raises InputInvalid (`option_invalid`...)."""
+
+    def launch(self, run_id: str, spec: RunSpec, env: Mapping[str, str], workspace: str, history: Sequence[Mapping[str, Any]]) -> LaunchSpec:
+        """Return how to start the agent. `env` is the whole environment it may have. `history` is the thread's
+        earlier messages (AG-UI), oldest first."""
+
+    def translator(self, run_id: str, spec: RunSpec) -> Translator:
+        """Return a fresh translator."""

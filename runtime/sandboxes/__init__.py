@@ -1,0 +1,1 @@
+"""Where agents live, one provider per file."""

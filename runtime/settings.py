@@ -1,0 +1,100 @@
+"""Every setting, once: `OUTLAST_*` in the environment, one class, checked at start (design 8).
+
+An unknown `OUTLAST_*` name is refused with the nearest real one, since a misspelt bound is a missing bound. The
+docs table (`docs/settings.md`) is made from this class, and a test holds the two together.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from runtime.errors import InputInvalid
+
+PREFIX = "OUTLAST_"
+# Read by the test runner and the agents' environment, not by an instance.
+FOREIGN = frozenset({"OUTLAST_TEST_NEED"})
+
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of one instance. Seconds and bytes as named; lists are comma-separated."""
+
+    store: Annotated[str, Meta(description="Where records and logs live: `sqlite` (in DATA_DIR).")] = "sqlite"
+    shards: Annotated[int, Meta(ge=1, le=1024, description="Log shards. SQLite has exactly 1; fixed when the store is made.")] = 1
+    data_dir: Annotated[str, Meta(description="Store, sandboxes, workspaces and `instance.json`.")] = "./.outlast"
+    ray_address: Annotated[str, Meta(description="An existing cluster; empty: `serve` starts its own Ray.")] = ""
+    ray_temp_dir: Annotated[str, Meta(description="Ray's temp folder; empty: a short path of this instance's own.")] = ""
+    namespace: Annotated[str, Meta(min_length=1, description="Ray namespace of the instance's actors.")] = "outlast"
+    host: Annotated[str, Meta(description="Address to listen on. Not loopback: refused without tokens.")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=1, le=65535, description="HTTP port.")] = 8000
+    route_prefix: Annotated[str, Meta(pattern=r"^/", description="HTTP path under which everything lies.")] = "/"
+    replicas: Annotated[int, Meta(ge=1, le=64, description="Gateway replicas.")] = 2
+    sandbox: Annotated[str, Meta(description="Default provider.")] = "local"
+    harness: Annotated[str, Meta(description="Default harness.")] = "shell"
+    warm_workers: Annotated[int, Meta(ge=0, le=256, description="Idle Ray workers kept ready for run actors (about 43 MB each).")] = 4
+    lease_ttl_s: Annotated[float, Meta(gt=0, description="A driver that did not renew for this long may be replaced.")] = 3.0
+    hang_s: Annotated[float, Meta(gt=0, description="A driver whose loop did not move for this long renews nothing.")] = 10.0
+    start_ttl_s: Annotated[float, Meta(gt=0, description="A run that nobody claimed for this long is started again.")] = 10.0
+    heartbeat_s: Annotated[float, Meta(gt=0, description="Silence on a stream after which a comment is sent.")] = 10.0
+    disconnect_grace_s: Annotated[float, Meta(ge=0, description="Time without a viewer before `onDisconnect: cancel` acts.")] = 15.0
+    detached_ttl_s: Annotated[int, Meta(ge=0, description="A run nobody came back for ends after this; 0: never while its agent lives.")] = 86400
+    run_limit_s: Annotated[int, Meta(ge=0, description="Longest run; 0: none.")] = 0
+    idle_limit_s: Annotated[int, Meta(ge=0, description="Longest silence of an agent; 0: silence never ends a run.")] = 0
+    takeover_attempts: Annotated[int, Meta(ge=1, description="Drivers made without progress before `takeover_exhausted`.")] = 8
+    sandbox_return_s: Annotated[int, Meta(ge=0, description="How long an unreachable sandbox is waited for.")] = 120
+    max_runs: Annotated[int, Meta(ge=0, description="Runs active at once; beyond it 429. 0: as memory allows.")] = 0
+    max_body_bytes: Annotated[int, Meta(ge=1024, description="Largest request body.")] = 8 << 20
+    max_line_bytes: Annotated[int, Meta(ge=1024, description="Longest journal line that is translated.")] = 64 << 20
+    max_log_bytes: Annotated[int, Meta(ge=65536, description="Largest log, and largest journal, of one run.")] = 1 << 30
+    max_viewers: Annotated[int, Meta(ge=1, description="Streams open at once per replica; beyond it 429 for a start.")] = 2000
+    allowed_origins: Annotated[str, Meta(description="Origins of pages that may call; same-origin is always allowed.")] = ""
+    allowed_hosts: Annotated[str, Meta(description="`Host` names accepted beside loopback names and HOST.")] = ""
+    agent_env: Annotated[str, Meta(description="Names of environment variables an agent may have, besides PATH, HOME, LANG, TERM.")] = ""
+    harnesses: Annotated[str, Meta(description="More harnesses: `name=module:attribute,...`.")] = ""
+    providers: Annotated[str, Meta(description="More sandbox providers: `name=module:attribute,...`.")] = ""
+    log_level: Annotated[str, Meta(description="debug, info, warning or error.")] = "info"
+
+    @property
+    def data_path(self) -> Path:
+        """Return DATA_DIR as an absolute path."""
+        return Path(self.data_dir).expanduser().resolve()
+
+    def listed(self, name: str) -> list[str]:
+        """Return a comma-separated setting as a list without blanks."""
+        return [item.strip() for item in str(getattr(self, name)).split(",") if item.strip()]
+
+
+def load(env: Mapping[str, str] | None = None, **overrides: object) -> Settings:
+    """Return the settings of `env` (the process's own by default); `overrides` win, and None overrides nothing.
+
+    Raises InputInvalid `setting_invalid` for an unknown name or a value out of range."""
+    env = os.environ if env is None else env
+    known = set(Settings.__struct_fields__)
+    values: dict[str, object] = {}
+    for name, text in env.items():
+        if not name.startswith(PREFIX) or name in FOREIGN:
+            continue
+        field = name.removeprefix(PREFIX).lower()
+        if field not in known:
+            raise _unknown(name, known)
+        values[field] = text
+    values.update({name: value for name, value in overrides.items() if value is not None})
+    try:
+        return msgspec.convert(values, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        field = str(error).rpartition("$.")[2].rstrip("`")
+        raise InputInvalid(f"{PREFIX}{field.upper()}: {error}", code="setting_invalid", field=field) from None
+
+
+def _unknown(name: str, known: set[str]) -> InputInvalid:
+    names = [PREFIX + field.upper() for field in sorted(known)]
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    hint = f" Did you mean {near[0]}?" if near else " `outlast doctor` lists the settings."
+    return InputInvalid(f"{name} is not a setting.{hint}", code="setting_unknown", field=name)

@@ -1,0 +1,1 @@
+"""Durable stores, one per file; each passes `runtime.testing.store_kit`."""
