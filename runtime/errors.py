@@ -121,7 +121,9 @@ class RunExists(RequestError):
     code = "run_exists"
 
     def __init__(self, run_id: str) -> None:
-        super().__init__(f"Run {run_id!r} exists with another body. Use a new run id, or repeat the first body to join it.")
+        super().__init__(
+            f"Run {run_id!r} exists with another body. Use a new run id, or repeat the first body to join it."
+        )
         self.run_id = run_id
 
 
@@ -317,7 +319,9 @@ class JournalReplayDivergedError(AgentError):
     code = "journal_diverged"
 
     def __init__(self, index: int, stored: str, replayed: str) -> None:
-        super().__init__(f"The journal's replay differs from the stored log at chunk {index}: stored {stored}, replayed {replayed}.")
+        super().__init__(
+            f"The journal's replay differs from the stored log at chunk {index}: stored {stored}, replayed {replayed}."
+        )
         self.index = index
         self.stored = stored
         self.replayed = replayed

@@ -33,7 +33,7 @@ class Clock(Protocol):
 # --- store -----------------------------------------------------------------------------------------------------
 
 
-class RunQuery(Struct):
+class RunQuery(Struct, frozen=True, kw_only=True):
     """A page of runs, newest first. `cursor` is the `next` of the page before."""
 
     owner: str
@@ -43,7 +43,7 @@ class RunQuery(Struct):
     cursor: str | None = None
 
 
-class RunPage(Struct):
+class RunPage(Struct, frozen=True, kw_only=True):
     """Runs of one page; `next` is None on the last."""
 
     runs: list[tuple[Head, RunSpec]]
@@ -98,7 +98,7 @@ class Store(Protocol):
 # --- shard -----------------------------------------------------------------------------------------------------
 
 
-class Pulse(Struct):
+class Pulse(Struct, frozen=True, kw_only=True):
     """What a driver is told in every answer of its shard (P13)."""
 
     superseded_by: int | None = None  # a newer epoch: stop
@@ -107,7 +107,7 @@ class Pulse(Struct):
     closed: bool = False
 
 
-class Sealed(Struct):
+class Sealed(Struct, frozen=True, kw_only=True):
     """A sealed segment: positions [`start`, `end`); `ref` is opaque to all but the port that made it."""
 
     start: int
@@ -115,7 +115,7 @@ class Sealed(Struct):
     ref: Any
 
 
-class ReadReply(Struct):
+class ReadReply(Struct, frozen=True, kw_only=True):
     """What lies past the asked position: first sealed segments in order, then `tail`, joined by 0x0A.
 
     `tail` starts at `tail_start` and holds `tail_count` chunks; `next` is the position after everything in this
@@ -134,7 +134,7 @@ class ReadReply(Struct):
     generation: int = 0
 
 
-class Due(Struct):
+class Due(Struct, frozen=True, kw_only=True):
     """A run that needs the supervisor's eye: its lease has expired, it was never claimed, or it is queued and
     cancelled. `expected_epoch` is what the decision must rest on (P1)."""
 
@@ -170,8 +170,8 @@ class ShardPort(LogPort, Protocol):
     async def set_viewers(self, viewer: str, number: int, counts: Mapping[str, int]) -> None:
         """Replace the whole set of runs that replica `viewer` has viewers of; void after 5 s (P20)."""
 
-    async def due(self) -> list[Due]:
-        """Return the runs that need the supervisor now."""
+    async def due(self, wait_s: float) -> list[Due]:
+        """Return the runs that need the supervisor now; with none, park up to `wait_s`."""
 
     async def list_runs(self, query: RunQuery) -> RunPage:
         """Return one page of runs."""
@@ -193,10 +193,53 @@ class ShardPort(LogPort, Protocol):
         `viewers`, `store` (the store's `check()`)."""
 
 
+# --- supervisor ------------------------------------------------------------------------------------------------
+
+
+class SupervisorPort(Protocol):
+    """The supervisor, as gateway and command line see it. Every call may be repeated and may raise
+    StoreUnavailable while the supervisor is being replaced; none is needed for safety: what is lost is found by
+    lease (I7)."""
+
+    async def start(self, run_id: str) -> None:
+        """A run was created or un-queued: give it a driver now."""
+
+    async def ensure(self, run_id: str) -> None:
+        """A viewer attached: make sure that someone drives. Returns at once; never fails because driving failed."""
+
+    async def cancel(self, run_id: str) -> None:
+        """A cancel was recorded: tell the driver, or make one that ends the run (P21)."""
+
+    async def takeover(self, run_id: str) -> int:
+        """Replace the driver because a person says so; return the epoch that is replaced. Raises RunEnded."""
+
+    async def watch(self, replica: str, wait_s: float) -> bool:
+        """A gateway replica's ping: park up to `wait_s`, return whether streams are to be cut now (drain)."""
+
+    async def drain(self) -> None:
+        """Tell every replica to cut its streams so that clients reconnect; returns when told."""
+
+    async def status(self) -> dict[str, Any]:
+        """Return `{epoch, actors: [{name, nodeId, pid, alive}], takeovers, takeoverSeconds}`."""
+
+
+class Cluster(Protocol):
+    """The way to everything that is not in this process."""
+
+    def shard(self, run_id: str) -> ShardPort:
+        """Return the shard that serves the run."""
+
+    def shards(self) -> list[ShardPort]:
+        """Return every shard, in order."""
+
+    def supervisor(self) -> SupervisorPort:
+        """Return the supervisor."""
+
+
 # --- sandboxes -------------------------------------------------------------------------------------------------
 
 
-class Capabilities(Struct):
+class Capabilities(Struct, frozen=True, kw_only=True):
     """What a provider can do: declared, never guessed from a name (contract 10)."""
 
     background_processes: bool = True
@@ -208,7 +251,7 @@ class Capabilities(Struct):
     snapshots: bool = False
 
 
-class LaunchSpec(Struct):
+class LaunchSpec(Struct, frozen=True, kw_only=True):
     """How to start an agent: never a shell string made of user input. `env` is complete (nothing is inherited)."""
 
     argv: tuple[str, ...]
@@ -233,7 +276,9 @@ class Sandbox(Protocol):
 
     def follow(self, start: int) -> AsyncIterator[bytes]:
         """Yield the journal's bytes from `start` as they come, in pieces of at most 128 KiB, and end when the exit is
-        recorded and all bytes up to its `journal_length` were yielded. Reacts in milliseconds. Raises JournalUnavailable."""
+        recorded and all bytes up to its `journal_length` were yielded. Reacts in milliseconds.
+
+        Raises JournalUnavailable."""
 
     async def exit(self) -> AgentExit | None:
         """Return how the agent ended; None while it lives. Recorder gone without a record: `lost` (P16)."""
@@ -258,13 +303,16 @@ class SandboxProvider(Protocol):
         """Return the key of the run's sandbox: a function of deployment, host and run id (P15, P17)."""
 
     async def create(self, key: str, thread_key: str) -> Sandbox:
-        """Make the sandbox, or return the one with this key; with the thread's workspace in it (P18). Raises LaunchFailed, SandboxUnreachable."""
+        """Make the sandbox, or return the one with this key; with the thread's workspace in it (P18).
+
+        Raises LaunchFailed, SandboxUnreachable."""
 
     async def resume(self, key: str) -> Sandbox | None:
         """Return the sandbox, or None if its own host says that it does not exist. Raises SandboxUnreachable."""
 
     async def destroy(self, key: str) -> None:
-        """End all of its processes and remove it; returns when that is true. Absent: nothing to do. Workspaces stay (P18). Raises SandboxUnreachable."""
+        """End all of its processes and remove it; returns when that is true. Absent: nothing to do. Workspaces stay
+        (P18). Raises SandboxUnreachable."""
 
     async def list(self) -> list[str]:
         """Return the keys of this deployment's sandboxes that exist."""
@@ -273,7 +321,7 @@ class SandboxProvider(Protocol):
 # --- harnesses -------------------------------------------------------------------------------------------------
 
 
-class Ending(Struct):
+class Ending(Struct, frozen=True, kw_only=True):
     """How a translator reads an exit: chunks made from it, then what the run is.
 
     `terminal` is the terminal chunk if the agent's own output decides it (held back until now), else the engine
@@ -308,9 +356,13 @@ class Harness(Protocol):
     translator_version: int
 
     def validate(self, input: Mapping[str, Any]) -> None:
-        """Check the options in `input["forwardedProps"]` and the messages. Raises InputInvalid (`option_invalid`...)."""
+        """Check the options in `input["forwardedProps"]` and the messages.
 
-    def launch(self, run_id: str, spec: RunSpec, env: Mapping[str, str], workspace: str, history: Sequence[Mapping[str, Any]]) -> LaunchSpec:
+        Raises InputInvalid (`option_invalid`, `message_invalid`)."""
+
+    def launch(
+        self, run_id: str, spec: RunSpec, env: Mapping[str, str], workspace: str, history: Sequence[Mapping[str, Any]]
+    ) -> LaunchSpec:
         """Return how to start the agent. `env` is the whole environment it may have. `history` is the thread's
         earlier messages (AG-UI), oldest first."""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from runtime.core.record import Struct
 
 
-class ProcessIdentity(Struct):
+class ProcessIdentity(Struct, frozen=True, kw_only=True):
     """One process, for ever. `pid_started_at` is in clock ticks since boot."""
 
     boot_id: str

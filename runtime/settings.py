@@ -22,15 +22,18 @@ PREFIX = "OUTLAST_"
 FOREIGN = frozenset({"OUTLAST_TEST_NEED"})
 
 
-
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of one instance. Seconds and bytes as named; lists are comma-separated."""
 
     store: Annotated[str, Meta(description="Where records and logs live: `sqlite` (in DATA_DIR).")] = "sqlite"
-    shards: Annotated[int, Meta(ge=1, le=1024, description="Log shards. SQLite has exactly 1; fixed when the store is made.")] = 1
+    shards: Annotated[
+        int, Meta(ge=1, le=1024, description="Log shards. SQLite has exactly 1; fixed when the store is made.")
+    ] = 1
     data_dir: Annotated[str, Meta(description="Store, sandboxes, workspaces and `instance.json`.")] = "./.outlast"
     ray_address: Annotated[str, Meta(description="An existing cluster; empty: `serve` starts its own Ray.")] = ""
-    ray_temp_dir: Annotated[str, Meta(description="Ray's temp folder; empty: a short path of this instance's own.")] = ""
+    ray_temp_dir: Annotated[str, Meta(description="Ray's temp folder; empty: a short path of this instance's own.")] = (
+        ""
+    )
     namespace: Annotated[str, Meta(min_length=1, description="Ray namespace of the instance's actors.")] = "outlast"
     host: Annotated[str, Meta(description="Address to listen on. Not loopback: refused without tokens.")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=1, le=65535, description="HTTP port.")] = 8000
@@ -38,25 +41,47 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     replicas: Annotated[int, Meta(ge=1, le=64, description="Gateway replicas.")] = 2
     sandbox: Annotated[str, Meta(description="Default provider.")] = "local"
     harness: Annotated[str, Meta(description="Default harness.")] = "shell"
-    warm_workers: Annotated[int, Meta(ge=0, le=256, description="Idle Ray workers kept ready for run actors (about 43 MB each).")] = 4
-    lease_ttl_s: Annotated[float, Meta(gt=0, description="A driver that did not renew for this long may be replaced.")] = 3.0
-    hang_s: Annotated[float, Meta(gt=0, description="A driver whose loop did not move for this long renews nothing.")] = 10.0
-    start_ttl_s: Annotated[float, Meta(gt=0, description="A run that nobody claimed for this long is started again.")] = 10.0
+    warm_workers: Annotated[
+        int, Meta(ge=0, le=256, description="Idle Ray workers kept ready for run actors (about 43 MB each).")
+    ] = 4
+    lease_ttl_s: Annotated[
+        float, Meta(gt=0, description="A driver that did not renew for this long may be replaced.")
+    ] = 3.0
+    hang_s: Annotated[
+        float, Meta(gt=0, description="A driver whose loop did not move for this long renews nothing.")
+    ] = 10.0
+    start_ttl_s: Annotated[
+        float, Meta(gt=0, description="A run that nobody claimed for this long is started again.")
+    ] = 10.0
     heartbeat_s: Annotated[float, Meta(gt=0, description="Silence on a stream after which a comment is sent.")] = 10.0
-    disconnect_grace_s: Annotated[float, Meta(ge=0, description="Time without a viewer before `onDisconnect: cancel` acts.")] = 15.0
-    detached_ttl_s: Annotated[int, Meta(ge=0, description="A run nobody came back for ends after this; 0: never while its agent lives.")] = 86400
+    disconnect_grace_s: Annotated[
+        float, Meta(ge=0, description="Time without a viewer before `onDisconnect: cancel` acts.")
+    ] = 15.0
+    detached_ttl_s: Annotated[
+        int, Meta(ge=0, description="A run nobody came back for ends after this; 0: never while its agent lives.")
+    ] = 86400
     run_limit_s: Annotated[int, Meta(ge=0, description="Longest run; 0: none.")] = 0
-    idle_limit_s: Annotated[int, Meta(ge=0, description="Longest silence of an agent; 0: silence never ends a run.")] = 0
-    takeover_attempts: Annotated[int, Meta(ge=1, description="Drivers made without progress before `takeover_exhausted`.")] = 8
+    idle_limit_s: Annotated[
+        int, Meta(ge=0, description="Longest silence of an agent; 0: silence never ends a run.")
+    ] = 0
+    takeover_attempts: Annotated[
+        int, Meta(ge=1, description="Drivers made without progress before `takeover_exhausted`.")
+    ] = 8
     sandbox_return_s: Annotated[int, Meta(ge=0, description="How long an unreachable sandbox is waited for.")] = 120
     max_runs: Annotated[int, Meta(ge=0, description="Runs active at once; beyond it 429. 0: as memory allows.")] = 0
     max_body_bytes: Annotated[int, Meta(ge=1024, description="Largest request body.")] = 8 << 20
     max_line_bytes: Annotated[int, Meta(ge=1024, description="Longest journal line that is translated.")] = 64 << 20
     max_log_bytes: Annotated[int, Meta(ge=65536, description="Largest log, and largest journal, of one run.")] = 1 << 30
-    max_viewers: Annotated[int, Meta(ge=1, description="Streams open at once per replica; beyond it 429 for a start.")] = 2000
-    allowed_origins: Annotated[str, Meta(description="Origins of pages that may call; same-origin is always allowed.")] = ""
+    max_viewers: Annotated[
+        int, Meta(ge=1, description="Streams open at once per replica; beyond it 429 for a start.")
+    ] = 2000
+    allowed_origins: Annotated[
+        str, Meta(description="Origins of pages that may call; same-origin is always allowed.")
+    ] = ""
     allowed_hosts: Annotated[str, Meta(description="`Host` names accepted beside loopback names and HOST.")] = ""
-    agent_env: Annotated[str, Meta(description="Names of environment variables an agent may have, besides PATH, HOME, LANG, TERM.")] = ""
+    agent_env: Annotated[
+        str, Meta(description="Names of environment variables an agent may have, besides PATH, HOME, LANG, TERM.")
+    ] = ""
     harnesses: Annotated[str, Meta(description="More harnesses: `name=module:attribute,...`.")] = ""
     providers: Annotated[str, Meta(description="More sandbox providers: `name=module:attribute,...`.")] = ""
     log_level: Annotated[str, Meta(description="debug, info, warning or error.")] = "info"

@@ -25,7 +25,7 @@ class Band(StrEnum):
     LIVE = "live"
 
 
-class Batch(Struct):
+class Batch(Struct, frozen=True, kw_only=True):
     """`count` chunks that start at position `seq` (the first chunk of a log is at 0)."""
 
     run_id: str

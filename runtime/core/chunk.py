@@ -9,6 +9,7 @@ surrogates, NaN, huge exponents, invalid UTF-8). `tests/unit/core/test_chunk.py`
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from typing import Any
@@ -70,6 +71,11 @@ def _escape_surrogates(text: str) -> bytes:
     return "".join(f"\\u{ord(c):04x}" if "\ud800" <= c <= "\udfff" else c for c in text).encode()
 
 
+def digest(data: bytes) -> str:
+    """Return the hex SHA-256 of `data`."""
+    return hashlib.sha256(data).hexdigest()
+
+
 def chunk_type(data: bytes) -> str:
     """Return the `type` of a canonical chunk; "" if it has none."""
     # Sorted keys put "type" at or near the end; only "usage", "value" and the like come after it.
@@ -89,9 +95,9 @@ def custom(name: str, value: Any, **tanstack: Any) -> bytes:
     return encode(event)
 
 
-def run_accepted(now_ms: int) -> bytes:
-    """Return the first chunk of every log (contract 2.3): exactly these four keys."""
-    return encode({"type": "CUSTOM", "name": RUN_ACCEPTED, "value": {}, "timestamp": now_ms})
+def run_accepted() -> bytes:
+    """Return the first chunk of every log: a client that joins gets something at once, before any agent speaks."""
+    return encode({"type": "CUSTOM", "name": RUN_ACCEPTED, "value": {}})
 
 
 def run_started(run_id: str, thread_id: str) -> bytes:

@@ -29,7 +29,7 @@ class ExitKind(StrEnum):
     SPAWN_FAILED = "spawn_failed"  # the agent's program could not be started; `message` says why
 
 
-class AgentExit(Struct):
+class AgentExit(Struct, frozen=True, kw_only=True):
     """How the agent ended. Nothing after `journal_length` bytes belongs to the run."""
 
     kind: ExitKind
@@ -39,7 +39,7 @@ class AgentExit(Struct):
     message: str | None = None
 
 
-class LaunchRecord(Struct):
+class LaunchRecord(Struct, frozen=True, kw_only=True):
     """Who recorded: the recorder's process identity (P5). `pid_started_at` in clock ticks since boot."""
 
     boot_id: str

@@ -35,11 +35,10 @@ from runtime.errors import (
     TooMany,
 )
 
-
 # --- operations ------------------------------------------------------------------------------------------------
 
 
-class Create(Struct, tag=True):
+class Create(Struct, frozen=True, kw_only=True, tag=True):
     """Create the record and `run.accepted`, or find what is there (P2, P12, I9)."""
 
     run_id: str
@@ -51,7 +50,7 @@ class Create(Struct, tag=True):
     max_runs: int = 0  # not terminal at once in the store; 0: no bound
 
 
-class ClaimRun(Struct, tag=True):
+class ClaimRun(Struct, frozen=True, kw_only=True, tag=True):
     """Become the driver: compare-and-set on the epoch (P1)."""
 
     run_id: str
@@ -60,7 +59,7 @@ class ClaimRun(Struct, tag=True):
     reason: ClaimReason
 
 
-class Append(Struct, tag=True):
+class Append(Struct, frozen=True, kw_only=True, tag=True):
     """Store `batch` at `batch.seq` under `batch.epoch` (P3, P7). The same batch again gets the first answer."""
 
     batch: Batch
@@ -72,7 +71,7 @@ class Append(Struct, tag=True):
         return self.batch.run_id
 
 
-class Note(Struct, tag=True):
+class Note(Struct, frozen=True, kw_only=True, tag=True):
     """A driver's remark about its sandbox or progress, under its epoch (P3). Unset fields are left alone."""
 
     run_id: str
@@ -83,7 +82,7 @@ class Note(Struct, tag=True):
     destroy_pending: bool | None = None
 
 
-class Finish(Struct, tag=True):
+class Finish(Struct, frozen=True, kw_only=True, tag=True):
     """End the run: `batch` holds closers and the terminal chunk, and is the log's last (P9).
 
     If a cancel is recorded, only `aborted` can be stored: the answer is then `MustAbort` and the driver builds its
@@ -104,7 +103,7 @@ class Finish(Struct, tag=True):
         return self.batch.run_id
 
 
-class RequestCancel(Struct, tag=True):
+class RequestCancel(Struct, frozen=True, kw_only=True, tag=True):
     """Record that the run shall stop (P21). `only_if_detached_since` is P22's expiry: set only if the run is still
     detached since no later than that UTC ms."""
 
@@ -113,32 +112,32 @@ class RequestCancel(Struct, tag=True):
     only_if_detached_since: int | None = None
 
 
-class RequestHandover(Struct, tag=True):
+class RequestHandover(Struct, frozen=True, kw_only=True, tag=True):
     """Record that the current driver shall hand over (operator, drain)."""
 
     run_id: str
 
 
-class Attach(Struct, tag=True):
+class Attach(Struct, frozen=True, kw_only=True, tag=True):
     """A viewer came: clear `detachedSince` (P20)."""
 
     run_id: str
 
 
-class Detach(Struct, tag=True):
+class Detach(Struct, frozen=True, kw_only=True, tag=True):
     """The last viewer left: set `detachedSince` if it is unset (P20)."""
 
     run_id: str
     since: int
 
 
-class OpenSupervisor(Struct, tag=True):
+class OpenSupervisor(Struct, frozen=True, kw_only=True, tag=True):
     """Become the supervisor; answers `SupervisorOpened` (P6). The same claimant again gets the same epoch."""
 
     claimant: str
 
 
-class Assign(Struct, tag=True):
+class Assign(Struct, frozen=True, kw_only=True, tag=True):
     """The supervisor decides that a run gets a new driver (P6, P19): checked against the supervisor's epoch and the
     run's; counts attempts without progress."""
 
@@ -148,26 +147,38 @@ class Assign(Struct, tag=True):
     max_attempts: int
 
 
-Op = Create | ClaimRun | Append | Note | Finish | RequestCancel | RequestHandover | Attach | Detach | OpenSupervisor | Assign
+Op = (
+    Create
+    | ClaimRun
+    | Append
+    | Note
+    | Finish
+    | RequestCancel
+    | RequestHandover
+    | Attach
+    | Detach
+    | OpenSupervisor
+    | Assign
+)
 
 
 # --- answers ---------------------------------------------------------------------------------------------------
 
 
-class Created(Struct, tag=True):
+class Created(Struct, frozen=True, kw_only=True, tag=True):
     """The run is new. `head.queued` tells whether it waits for its thread."""
 
     head: Head
     cancelled_previous: str | None = None
 
 
-class Joined(Struct, tag=True):
+class Joined(Struct, frozen=True, kw_only=True, tag=True):
     """The run was there, from the same request (I9)."""
 
     head: Head
 
 
-class Claimed(Struct, tag=True):
+class Claimed(Struct, frozen=True, kw_only=True, tag=True):
     """You drive the run at `head.driver_epoch`; `batches` is the whole stored log of that transaction (P1, P24)."""
 
     head: Head
@@ -175,14 +186,14 @@ class Claimed(Struct, tag=True):
     batches: list[Batch]
 
 
-class Done(Struct, tag=True):
+class Done(Struct, frozen=True, kw_only=True, tag=True):
     """Written (or found written). `head` is the row after it; `changed` is False if there was nothing to do."""
 
     head: Head
     changed: bool = True
 
 
-class Appended(Struct, tag=True):
+class Appended(Struct, frozen=True, kw_only=True, tag=True):
     """The chunks are stored at [`seq`, `next_seq`). `repeat`: they already were."""
 
     seq: int
@@ -191,7 +202,7 @@ class Appended(Struct, tag=True):
     repeat: bool = False
 
 
-class Finished(Struct, tag=True):
+class Finished(Struct, frozen=True, kw_only=True, tag=True):
     """The run has ended in this one transaction (I5). `unqueued` is the run whose thread it freed (P12)."""
 
     head: Head
@@ -199,20 +210,20 @@ class Finished(Struct, tag=True):
     repeat: bool = False
 
 
-class SupervisorOpened(Struct, tag=True):
+class SupervisorOpened(Struct, frozen=True, kw_only=True, tag=True):
     """You decide, at `epoch`."""
 
     epoch: int
 
 
-class Assigned(Struct, tag=True):
+class Assigned(Struct, frozen=True, kw_only=True, tag=True):
     """Create the driver with `expected_epoch`; it is attempt number `attempt` without progress."""
 
     head: Head
     attempt: int
 
 
-class Exhausted(Struct, tag=True):
+class Exhausted(Struct, frozen=True, kw_only=True, tag=True):
     """No more attempts: the supervisor claims and finishes with `takeover_exhausted`."""
 
     head: Head
@@ -221,32 +232,32 @@ class Exhausted(Struct, tag=True):
 # --- refusals: nothing was written -----------------------------------------------------------------------------
 
 
-class UnknownRun(Struct, tag=True):
+class UnknownRun(Struct, frozen=True, kw_only=True, tag=True):
     """No such run (for this owner)."""
 
     run_id: str
 
 
-class DigestDiffers(Struct, tag=True):
+class DigestDiffers(Struct, frozen=True, kw_only=True, tag=True):
     """The run id is taken by another request."""
 
     run_id: str
 
 
-class ThreadBusy(Struct, tag=True):
+class ThreadBusy(Struct, frozen=True, kw_only=True, tag=True):
     """Another run holds the thread."""
 
     thread_id: str
     active_run_id: str
 
 
-class TooManyRuns(Struct, tag=True):
+class TooManyRuns(Struct, frozen=True, kw_only=True, tag=True):
     """`limit` runs are active already."""
 
     limit: int
 
 
-class Superseded(Struct, tag=True):
+class Superseded(Struct, frozen=True, kw_only=True, tag=True):
     """A newer epoch drives the run (I1)."""
 
     run_id: str
@@ -254,26 +265,26 @@ class Superseded(Struct, tag=True):
     current_epoch: int
 
 
-class AlreadyEnded(Struct, tag=True):
+class AlreadyEnded(Struct, frozen=True, kw_only=True, tag=True):
     """The run is terminal."""
 
     run_id: str
     status: Status
 
 
-class NotClaimable(Struct, tag=True):
+class NotClaimable(Struct, frozen=True, kw_only=True, tag=True):
     """The run is queued or interrupted: it has no driver and needs none."""
 
     run_id: str
 
 
-class Closed(Struct, tag=True):
+class Closed(Struct, frozen=True, kw_only=True, tag=True):
     """The log has ended."""
 
     run_id: str
 
 
-class SeqConflict(Struct, tag=True):
+class SeqConflict(Struct, frozen=True, kw_only=True, tag=True):
     """The batch does not continue the log."""
 
     run_id: str
@@ -281,21 +292,21 @@ class SeqConflict(Struct, tag=True):
     next_seq: int
 
 
-class LogFull(Struct, tag=True):
+class LogFull(Struct, frozen=True, kw_only=True, tag=True):
     """The batch would push the log over its byte bound: end the run with `log_limit`."""
 
     run_id: str
     limit: int
 
 
-class MustAbort(Struct, tag=True):
+class MustAbort(Struct, frozen=True, kw_only=True, tag=True):
     """A cancel is recorded: only `aborted` can be stored (P9)."""
 
     run_id: str
     reason: CancelReason
 
 
-class IllegalMove(Struct, tag=True):
+class IllegalMove(Struct, frozen=True, kw_only=True, tag=True):
     """The status does not move that way."""
 
     run_id: str
@@ -303,7 +314,7 @@ class IllegalMove(Struct, tag=True):
     to: Status
 
 
-class SupervisorStale(Struct, tag=True):
+class SupervisorStale(Struct, frozen=True, kw_only=True, tag=True):
     """A newer supervisor decides (P6)."""
 
     held_epoch: int
@@ -339,7 +350,9 @@ def to_error(refusal: Refusal) -> OutlastError:
         case ThreadBusy(thread_id=thread_id, active_run_id=active):
             return ThreadActive(thread_id, active)
         case TooManyRuns(limit=limit):
-            return TooMany(f"{limit} runs are active, which is the limit (OUTLAST_MAX_RUNS). Try again when one has ended.")
+            return TooMany(
+                f"{limit} runs are active, which is the limit (OUTLAST_MAX_RUNS). Try again when one has ended."
+            )
         case Superseded(run_id=run_id, held_epoch=held, current_epoch=current):
             return RunClaimLostError(run_id, held, current)
         case AlreadyEnded(run_id=run_id, status=status):
@@ -358,4 +371,3 @@ def to_error(refusal: Refusal) -> OutlastError:
             return OutlastError(f"Run {run_id!r} cannot go from {from_} to {to}.", code="illegal_move")
         case SupervisorStale(held_epoch=held, current_epoch=current):
             return SupervisorSuperseded(held, current)
-

@@ -90,14 +90,14 @@ class Struct(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Base of everything stored or sent: immutable, camelCase outside."""
 
 
-class RunError(Struct):
+class RunError(Struct, frozen=True, kw_only=True):
     """Why a run failed: `message` for people, `code` from design 4 or the agent's own."""
 
     message: str
     code: str
 
 
-class Limits(Struct):
+class Limits(Struct, frozen=True, kw_only=True):
     """Bounds that hold for one run, fixed at creation. Seconds; 0 means none."""
 
     run_limit_s: int = 0
@@ -107,7 +107,7 @@ class Limits(Struct):
     max_line_bytes: int = 64 << 20
 
 
-class RunSpec(Struct):
+class RunSpec(Struct, frozen=True, kw_only=True):
     """What a run is, fixed by the transaction that creates it. `input` is the AG-UI RunAgentInput as received,
     without `forwardedProps.env` values (never stored)."""
 
@@ -119,7 +119,7 @@ class RunSpec(Struct):
     limits: Limits = Limits()
 
 
-class Claimant(Struct):
+class Claimant(Struct, frozen=True, kw_only=True):
     """One process that may drive a run. `claimant` is random, made once per process (P1); (bootId, pid,
     pidStartedAt) names the process for ever (P5). `pidStartedAt` is in clock ticks since boot."""
 
@@ -131,7 +131,7 @@ class Claimant(Struct):
     pid_started_at: int | None = None
 
 
-class Claim(Struct):
+class Claim(Struct, frozen=True, kw_only=True):
     """One epoch of a run: who held it, why, and what came of it. Times are UTC ms."""
 
     epoch: int
@@ -148,7 +148,7 @@ class Claim(Struct):
         return {**msgspec.to_builtins(self.claimant), **own, "claimant": self.claimant.claimant}
 
 
-class FinishMark(Struct):
+class FinishMark(Struct, frozen=True, kw_only=True):
     """What the finish was, so that its repeat gets the first answer (P7). `digest` is hex SHA-256."""
 
     epoch: int
@@ -156,7 +156,7 @@ class FinishMark(Struct):
     digest: str
 
 
-class Head(Struct):
+class Head(Struct, frozen=True, kw_only=True):
     """The changing part of a run. `next_seq` is the number of stored chunks; `version` counts writes of this row."""
 
     run_id: str

@@ -1,0 +1,85 @@
+"""Create a run, and claim it (P1, P2, P12). The order of checks is told in `machine.py`."""
+
+from __future__ import annotations
+
+from runtime.core import chunk
+from runtime.core.batch import Band, Batch
+from runtime.core.decision import Decision, View
+from runtime.core.heads import end_last_claim, superseded, with_cancel
+from runtime.core.ops import (
+    AlreadyEnded,
+    Claimed,
+    ClaimRun,
+    Create,
+    Created,
+    DigestDiffers,
+    Joined,
+    NotClaimable,
+    ThreadBusy,
+    TooManyRuns,
+    UnknownRun,
+)
+from runtime.core.record import CancelReason, Claim, ClaimReason, Head
+
+
+def create(view: View, op: Create, now_ms: int) -> Decision:
+    found = view.head(op.run_id)
+    if found is not None:
+        same = found.digest == op.digest and found.owner == op.owner
+        return Decision(outcome=Joined(head=found) if same else DigestDiffers(run_id=op.run_id))
+    if op.max_runs and view.unfinished_runs() >= op.max_runs:
+        return Decision(outcome=TooManyRuns(limit=op.max_runs))
+    holder = view.holder(op.owner, op.thread_id)
+    cancels = holder is not None and op.on_busy == "cancel-previous" and not holder.cancel_requested
+    if holder is not None and op.on_busy == "reject" and not holder.cancel_requested:
+        return Decision(outcome=ThreadBusy(thread_id=op.thread_id, active_run_id=holder.run_id))
+    accepted = Batch(run_id=op.run_id, seq=0, count=1, epoch=0, band=Band.LIVE, data=chunk.run_accepted())
+    head = Head(
+        run_id=op.run_id,
+        thread_id=op.thread_id,
+        owner=op.owner,
+        digest=op.digest,
+        created_at=now_ms,
+        queued=holder is not None,
+        queued_at=now_ms if holder is not None else None,
+        detached_since=now_ms,
+        next_seq=1,
+        log_bytes=len(accepted.data),
+    )
+    cancelled = with_cancel(holder, CancelReason.USER) if holder is not None and cancels else None
+    return Decision(
+        outcome=Created(head=head, cancelled_previous=cancelled.run_id if cancelled else None),
+        created=(head, op.spec),
+        heads=(cancelled,) if cancelled else (),
+        batch=accepted,
+    )
+
+
+def claim(view: View, op: ClaimRun, now_ms: int) -> Decision:
+    head = view.head(op.run_id)
+    if head is None:
+        return Decision(outcome=UnknownRun(run_id=op.run_id))
+    if head.driver_epoch != op.expected_epoch:
+        if _is_first_answer(head, op):
+            return Decision(outcome=Claimed(head=head, spec=view.spec(op.run_id), batches=[]))
+        return Decision(outcome=superseded(head, op.expected_epoch + 1))
+    if head.status.terminal:
+        return Decision(outcome=AlreadyEnded(run_id=op.run_id, status=head.status))
+    if not head.needs_driver and op.reason not in (ClaimReason.CANCEL, ClaimReason.REAP):
+        return Decision(outcome=NotClaimable(run_id=op.run_id))
+    epoch = head.driver_epoch + 1
+    claim = Claim(epoch=epoch, claimant=op.claimant, reason=op.reason, claimed_at=now_ms)
+    claimed = head.with_(
+        driver_epoch=epoch,
+        started_at=head.started_at if head.started_at is not None else now_ms,
+        claims=(*end_last_claim(head.claims, now_ms), claim),
+    )
+    return Decision(outcome=Claimed(head=claimed, spec=view.spec(op.run_id), batches=[]), heads=(claimed,))
+
+
+def _is_first_answer(head: Head, op: ClaimRun) -> bool:
+    return (
+        head.driver_epoch == op.expected_epoch + 1
+        and bool(head.claims)
+        and head.claims[-1].claimant.claimant == op.claimant.claimant
+    )

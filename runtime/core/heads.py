@@ -1,0 +1,38 @@
+"""Small steps on a head that several operations share."""
+
+from __future__ import annotations
+
+from runtime.core.ops import Superseded
+from runtime.core.record import CancelReason, Claim, Head
+
+
+def superseded(head: Head, held: int) -> Superseded:
+    return Superseded(run_id=head.run_id, held_epoch=held, current_epoch=head.driver_epoch)
+
+
+def end_last_claim(claims: tuple[Claim, ...], now_ms: int) -> tuple[Claim, ...]:
+    if not claims or claims[-1].ended_at is not None:
+        return claims
+    return (*claims[:-1], replace_claim(claims[-1], ended_at=now_ms))
+
+
+def replace_claim(claim: Claim, *, ended_at: int | None = None, appended: int = 0, at: int | None = None) -> Claim:
+    first = claim.first_append_at if claim.first_append_at is not None or not appended else at
+    return Claim(
+        epoch=claim.epoch,
+        claimant=claim.claimant,
+        reason=claim.reason,
+        claimed_at=claim.claimed_at,
+        first_append_at=first,
+        ended_at=ended_at if ended_at is not None else claim.ended_at,
+        chunks=claim.chunks + appended,
+    )
+
+
+def holds(head: Head, epoch: int) -> bool:
+    """Epoch 0 belongs to creation alone (P2): nobody else writes under it."""
+    return epoch > 0 and epoch == head.driver_epoch
+
+
+def with_cancel(head: Head, reason: CancelReason) -> Head:
+    return head.with_(cancel_requested=True, cancel_reason=reason)
