@@ -1,0 +1,176 @@
+"""Lanes: tests split by what must be running. The first folder below `tests/` is a test's lane.
+
+    unit      nothing                                   store     a SQLite with its files
+    sim       nothing; virtual time                     sandbox   real processes of Linux
+    project   nothing; the checkout itself              ray       a Ray cluster that the test starts
+    http      a whole instance                          node      npm clients against an instance
+
+A lane whose need cannot be had on this machine is left out: its tests are skipped, and the summary ends with one line
+that says how to get it. `OUTLAST_TEST_NEED=ray,node` turns that into a failure, so that a CI cannot go green on what it
+did not run. Lanes run in the order of `LANES`, cheap ones first.
+
+Deliberately not: a lane as a marker. A folder cannot be forgotten.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent
+NEED = "OUTLAST_TEST_NEED"
+
+
+def _nothing() -> str | None:
+    return None
+
+
+def _sqlite() -> str | None:
+    return None if importlib.util.find_spec("_sqlite3") else "this Python was built without sqlite3"
+
+
+def _linux_processes() -> str | None:
+    if not hasattr(os, "pidfd_open") or not Path("/proc/self/stat").exists():
+        return "no pidfd_open or no /proc"
+    return None
+
+
+def _ray() -> str | None:
+    return None if importlib.util.find_spec("ray") else "the package ray is not installed"
+
+
+def _node() -> str | None:
+    absent = [program for program in ("node", "npm") if shutil.which(program) is None]
+    return f"not on the PATH: {', '.join(absent)}" if absent else _ray()
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One lane. `missing` returns why it cannot run here, or None; `get` says how to change that."""
+
+    name: str
+    missing: Callable[[], str | None]
+    get: str = ""
+    may_start_ray: bool = False
+
+
+LANES = {
+    lane.name: lane
+    for lane in (
+        Lane("unit", _nothing),
+        Lane("store", _sqlite, "a Python 3.11 with sqlite3 (Debian's has it)"),
+        Lane("sim", _nothing),
+        Lane("sandbox", _linux_processes, "Linux 5.3 or newer with /proc mounted"),
+        Lane("project", _nothing, may_start_ray=True),
+        Lane("ray", _ray, "run `make test`, which installs requirements/dev.txt", may_start_ray=True),
+        Lane("http", _ray, "run `make test`, which installs requirements/dev.txt", may_start_ray=True),
+        Lane("node", _node, "apt-get install nodejs npm", may_start_ray=True),
+    )
+}
+
+
+def lane_of(path: Path) -> Lane:
+    """Return the lane of a test file. Raises UsageError for a file that is in none."""
+    inside = path.relative_to(TESTS).parts if path.is_relative_to(TESTS) else ()
+    lane = LANES.get(inside[0]) if len(inside) > 1 else None
+    if lane is None:
+        raise pytest.UsageError(f"{path} is in no lane: move it to one of tests/{{{','.join(LANES)}}}/")
+    return lane
+
+
+def needed(env: str) -> list[Lane]:
+    """Return the lanes that `OUTLAST_TEST_NEED` names. Raises UsageError for a name that is no lane."""
+    names = [name.strip() for name in env.split(",") if name.strip()]
+    unknown = [name for name in names if name not in LANES]
+    if unknown:
+        raise pytest.UsageError(f"{NEED}: {', '.join(unknown)}: no such lane; there are {', '.join(LANES)}")
+    return [LANES[name] for name in names]
+
+
+class LanePlugin:
+    """Sorts, skips and counts by lane in one session."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.with_long = bool(config.getoption("--long"))
+        self.root = config.rootpath
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.tests: defaultdict[str, int] = defaultdict(int)
+        self.left_out: dict[str, str] = {}
+        self.long_left_out = 0
+
+    def refuse_unmet(self, lanes: list[Lane]) -> None:
+        """Raise UsageError if a needed lane cannot run here, whatever was selected."""
+        unmet = [f"{lane.name}: {why}. To get it: {lane.get}" for lane in lanes if (why := lane.missing())]
+        if unmet:
+            raise pytest.UsageError(f"{NEED} names lanes that cannot run here:\n  " + "\n  ".join(unmet))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Leave out what cannot run or was not asked for, and put cheap lanes first."""
+        order = list(LANES)
+        lanes = {path: lane_of(path) for path in {item.path for item in items}}
+        items.sort(key=lambda item: order.index(lanes[item.path].name))
+        if not self.with_long:
+            long = [item for item in items if item.get_closest_marker("long")]
+            items[:] = [item for item in items if not item.get_closest_marker("long")]
+            self.long_left_out = len(long)
+            config.hook.pytest_deselected(items=long)
+        whys = {lane.name: why for lane in lanes.values() if (why := lane.missing())}
+        for item in items:
+            lane = lanes[item.path]
+            if lane.name in whys:
+                self.left_out[lane.name] = whys[lane.name]
+                item.add_marker(pytest.mark.skip(reason=f"lane {lane.name}: {whys[lane.name]}"))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add up the seconds of set-up, call and teardown."""
+        lane = lane_of(self.root / report.nodeid.partition("::")[0]).name
+        self.seconds[lane] += report.duration
+        self.tests[lane] += report.when == "setup"
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
+        """Print, after everything else, seconds per lane, then what was left out and how to get it."""
+        yield
+        terminalreporter.write_sep("=", "lanes")
+        for name in [name for name in LANES if name in self.tests]:
+            terminalreporter.write_line(f"{name:<8} {self.seconds[name]:7.1f} s {self.tests[name]:5} tests")
+        if self.long_left_out:
+            terminalreporter.write_line(f"left out: {self.long_left_out} long tests. To get them: make test-long")
+        for name, why in self.left_out.items():
+            terminalreporter.write_line(f"left out: lane {name}: {why}. To get it: {LANES[name].get}")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --long."""
+    parser.addoption("--long", action="store_true", help="run the tests marked long too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Check `OUTLAST_TEST_NEED` before anything is collected, then register the plugin."""
+    plugin = LanePlugin(config)
+    plugin.refuse_unmet(needed(os.environ.get(NEED, "")))
+    config.pluginmanager.register(plugin, "outlast-lanes")
+
+
+def _ray_is_up() -> bool:
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
+
+
+@pytest.fixture(autouse=True)
+def _lane_starts_no_ray(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test of a lane without Ray that starts one: seconds, processes and a global state nobody asked for."""
+    before = _ray_is_up()
+    yield
+    lane = lane_of(request.path)
+    if not lane.may_start_ray and not before and _ray_is_up():
+        pytest.fail(f"a test of lane {lane.name} started Ray; it belongs in tests/ray/ or tests/http/")
