@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar, cast
+from typing import TypeVar, cast, overload
 
 T = TypeVar("T")
 
@@ -27,6 +27,10 @@ def wait_until(condition: Callable[[], T], what: str, within_s: float = 10.0) ->
     return value
 
 
+@overload
+async def until(condition: Callable[[], Awaitable[T]], what: str, within_s: float = 10.0) -> T: ...
+@overload
+async def until(condition: Callable[[], T], what: str, within_s: float = 10.0) -> T: ...
 async def until(condition: Callable[[], Awaitable[T] | T], what: str, within_s: float = 10.0) -> T:
     """Return the first truthy value of `condition`, plain or awaited, while the loop runs on. Raises TimeoutError."""
     deadline = time.monotonic() + within_s

@@ -1,0 +1,66 @@
+# Outlast. Needs: Linux, Python 3.11 with venv, make. Nothing else, and nothing outside this folder.
+
+# Debian calls it python3.11; elsewhere python3 may be it. tools/setup_venv.py refuses any other version.
+PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3.11)
+BIN := .venv/bin
+# -P: the tests see the installed package, as a user does, not this checkout.
+PYTEST := TEST_INSTALLED=1 $(BIN)/python -P -m pytest
+
+# Arguments: ARGS for serve and bench, T for test, N and SEED for simulate.
+ARGS ?=
+T ?=
+N ?= 1000
+SEED ?= 0
+UV ?= uv
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-dev run test test-long check fmt bench simulate wheel pin clean
+
+help: ## Show what there is.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: # Make .venv with what `outlast` needs, and install it there.
+	@$(PYTHON) tools/setup_venv.py run
+
+setup-dev: # The same with what the tests need.
+	@$(PYTHON) tools/setup_venv.py dev
+
+run: setup ## Start an instance in the foreground (ARGS='--port 8001').
+	@exec $(BIN)/outlast serve $(ARGS)
+
+test: setup-dev ## Run the tests (T='tests/unit -k offset').
+	@$(PYTEST) $(T)
+
+test-long: setup-dev ## Run the tests, the long ones too.
+	@$(PYTEST) --long $(T)
+
+check: setup-dev ## Lint, format, types, layers.
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+fmt: setup-dev ## Format, and fix what the linter can.
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+bench: setup-dev ## Measure; writes build/bench.json.
+	@mkdir -p build
+	@$(BIN)/python bench $(ARGS)
+
+simulate: setup-dev ## Run N simulated histories from SEED on; a failure prints how to repeat it.
+	@$(BIN)/python -P -m runtime.testing.simulate --runs $(N) --seed $(SEED)
+
+wheel: setup-dev ## Build build/dist/outlast-*.whl.
+	@$(BIN)/python tools/build_wheel.py build/dist
+
+pin: ## Maintainers: pin the requirements anew (needs uv).
+	$(UV) pip compile $(PIN) -o requirements/run.txt pyproject.toml requirements/build.in
+	$(UV) pip compile $(PIN) -o requirements/dev.txt --extra dev -c requirements/run.txt pyproject.toml requirements/build.in
+
+# One set of versions for all of Linux; no index and no path of the machine that pinned.
+PIN := --quiet --upgrade --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate
+
+clean: ## Remove what was built and cached (.venv and .outlast stay).
+	rm -rf build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find runtime actors serve_app tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} +
