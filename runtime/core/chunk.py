@@ -1,18 +1,22 @@
-"""A chunk: one AG-UI event in wire form, as canonical JSON bytes. What is stored is what is sent.
+r"""A chunk: one AG-UI event in wire form, as canonical JSON bytes. What is stored is what is sent.
 
-Canonical: UTF-8, no spaces, keys sorted by code point, non-ASCII as it is, integers exact, no NaN or infinity, lone
-surrogates as \\udXXX escapes. Thus equal values have equal bytes, and alignment can compare bytes first (P24).
+Canonical: UTF-8, no spaces, keys sorted by code point, non-ASCII as it is, integers exact, floats in their shortest
+form, no NaN or infinity, a lone surrogate as its \udXXX escape and a pair of them as the character that it stands
+for. Thus equal values have equal bytes, and alignment can compare bytes first (P24).
 
-Two ways lead to the same bytes: msgspec for what it takes, and the standard library for what it refuses (lone
-surrogates, NaN, huge exponents, invalid UTF-8). `tests/unit/core/test_chunk.py` holds them equal.
+Two ways lead to the same bytes: msgspec for what it takes, and `_write` for what it refuses (lone surrogates, keys
+that are numbers). `tests/unit/core/test_chunk.py` holds them equal.
+
+Reading is lenient, and its verdict depends on the bytes alone: a replay must read what the first driver read. So the
+depth of an agent's line is bounded here, far below the depth at which the stack of the caller would decide.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
-from typing import Any
+import re
+from typing import Any, cast
 
 import msgspec
 
@@ -20,6 +24,12 @@ Event = dict[str, Any]
 
 _encoder = msgspec.json.Encoder(order="sorted")
 _decoder = msgspec.json.Decoder()
+_SURROGATE = re.compile("([\ud800-\udfff])")
+_BOM = "\ufeff"
+_TYPE_KEY = b'"type":"'
+
+# Real agents nest to about 20. The interpreter refuses at 1,000 frames, of which a caller may have used some hundred.
+MAX_DEPTH = 200
 
 RUN_STARTED = "RUN_STARTED"
 RUN_FINISHED = "RUN_FINISHED"
@@ -29,46 +39,95 @@ RUN_ACCEPTED = "run.accepted"
 
 
 def encode(event: Event) -> bytes:
-    """Return the canonical bytes of `event`. Values JSON has no form for (NaN, infinity) become null."""
+    """Return the canonical bytes of `event`. Values JSON has no form for (NaN, infinity) become null.
+
+    Raises TypeError for objects JSON has no form for and ValueError for nesting beyond the interpreter's stack, both
+    on the caller's account; no value that `decode` returns raises."""
     try:
-        data = _encoder.encode(event)
-    except (UnicodeEncodeError, msgspec.ValidationError, TypeError, ValueError):
-        return _encode_slow(event)
-    # msgspec writes NaN and infinity as null already and keeps integers exact.
-    return data
+        try:
+            return _encoder.encode(event)
+        except (UnicodeEncodeError, TypeError):
+            return _write(msgspec.to_builtins(event, str_keys=True))
+    except RecursionError as error:
+        raise ValueError("the event is nested too deep") from error
 
 
 def decode(data: bytes) -> Any:
     """Return the value of one JSON text, leniently: what a browser or the standard library reads, we read.
 
-    Raises ValueError if it is no JSON even so."""
-    try:
-        return _decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return json.loads(data.decode("utf-8", "replace").removeprefix("\ufeff"))
-
-
-def _encode_slow(event: Event) -> bytes:
-    text = json.dumps(_finite(event), ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False)
-    return text.encode("utf-8", "surrogatepass") if not _has_surrogate(text) else _escape_surrogates(text)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+    For bytes from outside, such as an agent's line. Raises ValueError if it is no JSON even so, has a number of more
+    than 4,300 digits, or is nested deeper than MAX_DEPTH."""
+    value = _read(data)
+    # Each level takes two bytes at least; most lines are done with the first comparison.
+    if len(data) > 2 * MAX_DEPTH and data.count(b"[") + data.count(b"{") > MAX_DEPTH and _too_deep(value):
+        raise ValueError(f"nested deeper than {MAX_DEPTH}")
     return value
 
 
-def _has_surrogate(text: str) -> bool:
-    return any("\ud800" <= char <= "\udfff" for char in text)
+def decode_chunk(data: bytes) -> Event:
+    """Return the event of a stored chunk. Raises ValueError if it is not a JSON object, which is a bug."""
+    event = _read(data)
+    if not isinstance(event, dict):
+        raise ValueError("a chunk is a JSON object")  # noqa: TRY004 - callers branch on ValueError
+    return cast("Event", event)
 
 
-def _escape_surrogates(text: str) -> bytes:
-    return "".join(f"\\u{ord(c):04x}" if "\ud800" <= c <= "\udfff" else c for c in text).encode()
+def encode_text(text: str) -> bytes:
+    """Return `text` as a canonical JSON string."""
+    try:
+        return _encoder.encode(text)
+    except UnicodeEncodeError:
+        pieces = _SURROGATE.split(join_surrogates(text))
+        escaped = (f"\\u{ord(piece):04x}".encode() for piece in pieces[1::2])
+        plain = [_encoder.encode(piece)[1:-1] for piece in pieces[0::2]]
+        return b'"' + b"".join(part for pair in zip(plain, [*escaped, b""], strict=True) for part in pair) + b'"'
+
+
+def join_surrogates(text: str) -> str:
+    """Return `text` with each high and low surrogate in a row made the one character that they stand for."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
+def _write(value: Any) -> bytes:
+    if isinstance(value, str):
+        return encode_text(value)
+    if isinstance(value, dict):
+        joined = {join_surrogates(key): item for key, item in value.items()}
+        members = []
+        for key in sorted(joined):
+            members.append(encode_text(key) + b":" + _write(joined[key]))  # noqa: PERF401 - one frame a level, not two
+        return b"{" + b",".join(members) + b"}"
+    if isinstance(value, list | tuple):
+        return b"[" + b",".join(map(_write, value)) + b"]"
+    return _encoder.encode(value)
+
+
+def _read(data: bytes) -> Any:
+    try:
+        return _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _read_slow(data)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+
+
+def _read_slow(data: bytes) -> Any:
+    try:
+        return json.loads(data.decode("utf-8", "replace").removeprefix(_BOM))
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+
+
+def _too_deep(value: Any) -> bool:
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(MAX_DEPTH):
+        level = [
+            child
+            for item in level
+            for child in (item.values() if isinstance(item, dict) else item)
+            if isinstance(child, dict | list)
+        ]
+    return bool(level)
 
 
 def digest(data: bytes) -> str:
@@ -78,11 +137,14 @@ def digest(data: bytes) -> str:
 
 def chunk_type(data: bytes) -> str:
     """Return the `type` of a canonical chunk; "" if it has none."""
-    # Sorted keys put "type" at or near the end; only "usage", "value" and the like come after it.
-    tail = data.rfind(b'"type":"', max(0, len(data) - 48))
-    if tail > 0 and data[tail - 1] in b",{" and data.endswith(b'"}') and data.find(b'"', tail + 8) == len(data) - 2:
-        return data[tail + 8 : -2].decode()
-    event = decode(data)
+    # Sorted keys put "type" last in most chunks. A raw quote after a comma or brace opens a key, never sits inside a
+    # string, and a chunk that ends in `"}` right after the value closes the event itself, not something nested.
+    at = data.rfind(_TYPE_KEY, max(0, len(data) - 48))
+    if at > 0 and data[at - 1] in b",{" and data.endswith(b'"}'):
+        value = data[at + len(_TYPE_KEY) : -2]
+        if b'"' not in value and b"\\" not in value:
+            return value.decode()
+    event = _read(data)
     kind = event.get("type") if isinstance(event, dict) else None
     return kind if isinstance(kind, str) else ""
 
