@@ -20,13 +20,17 @@ from typing import Any, cast
 
 import msgspec
 
+from runtime.core.agui import SPEC_KEYS
+
 Event = dict[str, Any]
 
 _encoder = msgspec.json.Encoder(order="sorted")
 _decoder = msgspec.json.Decoder()
 _SURROGATE = re.compile("([\ud800-\udfff])")
 _BOM = "\ufeff"
-_TYPE_KEY = b'"type":"'
+_TYPE_KEY = b',"type":"'
+_TYPES = {kind.encode(): kind for kind in SPEC_KEYS}
+_TYPE_REACH = len(_TYPE_KEY) + max(map(len, _TYPES)) + len(b'"}')
 
 # Real agents nest to about 20. The interpreter refuses at 1,000 frames, of which a caller may have used some hundred.
 MAX_DEPTH = 200
@@ -137,13 +141,13 @@ def digest(data: bytes) -> str:
 
 def chunk_type(data: bytes) -> str:
     """Return the `type` of a canonical chunk; "" if it has none."""
-    # Sorted keys put "type" last in most chunks. A raw quote after a comma or brace opens a key, never sits inside a
-    # string, and a chunk that ends in `"}` right after the value closes the event itself, not something nested.
-    at = data.rfind(_TYPE_KEY, max(0, len(data) - 48))
-    if at > 0 and data[at - 1] in b",{" and data.endswith(b'"}'):
-        value = data[at + len(_TYPE_KEY) : -2]
-        if b'"' not in value and b"\\" not in value:
-            return value.decode()
+    # Sorted keys put "type" last in most chunks. A raw quote after a comma opens a key or a value, never sits inside
+    # a string; and where a known type ends the chunk, one brace closes the event itself and not something nested.
+    at = data.rfind(_TYPE_KEY, -_TYPE_REACH)
+    if at >= 0 and data.endswith(b'"}'):
+        known = _TYPES.get(data[at + len(_TYPE_KEY) : -2])
+        if known is not None:
+            return known
     event = _read(data)
     kind = event.get("type") if isinstance(event, dict) else None
     return kind if isinstance(kind, str) else ""

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from runtime.core.fingerprint import SPEC_KEYS
+from runtime.core.agui import SPEC_KEYS
 
 TYPES = sorted(SPEC_KEYS)
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from unit.core.event_values import TYPES, any_object, events, integers, json_values, plain_text
 
 from runtime.core import chunk
+from runtime.core.agui import SPEC_KEYS
 from runtime.core.fingerprint import (
-    SPEC_KEYS,
     UNDEFINED,
     fingerprint,
     fingerprint_without_thread_id,
