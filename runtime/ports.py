@@ -106,9 +106,21 @@ class Pulse(Struct, frozen=True, kw_only=True):
     handover: bool = False
     closed: bool = False
 
+    @classmethod
+    def of(cls, head: Head, epoch: int) -> Pulse:
+        """Return what the stored `head` means for the driver at `epoch`."""
+        return cls(
+            superseded_by=head.driver_epoch if head.driver_epoch != epoch else None,
+            cancel_requested=head.cancel_requested,
+            handover=epoch > 0 and head.handover_epoch == epoch,
+            closed=head.closed,
+        )
+
 
 class Sealed(Struct, frozen=True, kw_only=True):
-    """A sealed segment: positions [`start`, `end`); `ref` is opaque to all but the port that made it."""
+    """A sealed segment: positions [`start`, `end`); `ref` is opaque to all but the port that made it.
+
+    In a reply, a segment may begin before the position that the reader has reached: skip what lies before it."""
 
     start: int
     end: int
@@ -172,6 +184,9 @@ class ShardPort(LogPort, Protocol):
 
     async def due(self, wait_s: float) -> list[Due]:
         """Return the runs that need the supervisor now; with none, park up to `wait_s`."""
+
+    async def unfinished(self) -> list[Head]:
+        """Return every run of this shard that is not terminal."""
 
     async def list_runs(self, query: RunQuery) -> RunPage:
         """Return one page of runs."""

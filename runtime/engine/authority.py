@@ -1,0 +1,98 @@
+"""What a driver may still do: one latch, fed by every answer of the shard (P3, P4, P13).
+
+The first refusal latches the driver shut for ever: `Superseded` is raised by every later use, and the driver ends
+without touching anything. A recorded cancel or a handover is not a refusal but an order, told through `stopped`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from runtime.core.ops import Op, Outcome, Superseded, UnknownRun, to_error
+from runtime.core.record import Head
+from runtime.errors import OutlastError, OwnershipLost, RunClaimLostError, StoreError
+from runtime.ports import LogPort, Pulse
+
+T = TypeVar("T")
+
+# Between two tries of the same call while the shard or the store does not answer.
+RETRY_FIRST_S = 0.02
+RETRY_MOST_S = 1.0
+
+
+class Orders:
+    """What the driver was told to do besides driving. Events, so that any part can wait for them."""
+
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+        self.cancel = False
+        self.handover = False
+        self.lost: OutlastError | None = None
+
+    def obey(self, pulse: Pulse, run_id: str, epoch: int) -> None:
+        """Take what an answer of the shard says."""
+        if pulse.superseded_by is not None:
+            self.lose(RunClaimLostError(run_id, epoch, pulse.superseded_by))
+        if pulse.cancel_requested and not self.cancel:
+            self.cancel = True
+            self.changed.set()
+        if pulse.handover and not self.handover:
+            self.handover = True
+            self.changed.set()
+
+    def lose(self, error: OutlastError) -> None:
+        """Latch shut. The first error stays."""
+        if self.lost is None:
+            self.lost = error
+        self.changed.set()
+
+
+class Authority:
+    """One epoch's way to its shard: repeats calls that got no answer, latches on the first refusal."""
+
+    def __init__(self, log: LogPort, run_id: str, epoch: int) -> None:
+        self.log = log
+        self.run_id = run_id
+        self.epoch = epoch
+        self.orders = Orders()
+
+    async def submit(self, op: Op) -> Outcome:
+        """Send an operation of this epoch until it is answered (P4). Raises RunClaimLostError, once and for ever."""
+        self._check()
+        outcome = await repeat(lambda: self.log.submit(op))
+        if isinstance(outcome, Superseded | UnknownRun):
+            self.orders.lose(to_error(outcome))
+            self._check()
+        head: Head | None = getattr(outcome, "head", None)
+        if head is not None:
+            self.orders.obey(Pulse.of(head, self.epoch), self.run_id, self.epoch)
+        return outcome
+
+    async def pulse(self, tick: int) -> Pulse:
+        """Renew the lease once; raise RunClaimLostError if the epoch is superseded."""
+        self._check()
+        pulse = await repeat(lambda: self.log.pulse(self.run_id, self.epoch, tick))
+        self.orders.obey(pulse, self.run_id, self.epoch)
+        self._check()
+        return pulse
+
+    def _check(self) -> None:
+        if self.orders.lost is not None:
+            raise self.orders.lost
+
+
+async def repeat(call: Callable[[], Awaitable[T]]) -> T:
+    """Await `call` until the shard answers; every call of a LogPort may be repeated (I9)."""
+    delay_s = RETRY_FIRST_S
+    while True:
+        try:
+            return await call()
+        except OwnershipLost as error:
+            if isinstance(error, RunClaimLostError):
+                raise
+        except StoreError:
+            pass
+        await asyncio.sleep(delay_s)
+        delay_s = min(delay_s * 2, RETRY_MOST_S)

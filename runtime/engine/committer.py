@@ -1,0 +1,123 @@
+"""Group commit: whatever gathers while one transaction runs is the next one. Chunk path 3/6.
+
+Before: `engine/appending.py` sends a batch. After: `engine/tails.py` hands committed chunks to readers.
+
+An answer is given only when its transaction is durable, refusals included, since a refusal also rests on rows that
+must not vanish (I2). A commit that failed may have happened: the same operations are committed again, and their own
+checks read back what is stored (P7), so the retry of a success finds itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from runtime.core.ops import Append, Finish, Op, Outcome
+from runtime.engine.clock import Threads
+from runtime.errors import OutlastError, ShardSuperseded, StoreFull, StoreUnavailable
+from runtime.ports import Clock, Store
+
+# A transaction's bounds: longer ones delay the first answer more than they save. A batch is at most a few MB.
+MAX_OPS = 256
+MAX_BYTES = 8 << 20
+# Three tries within about 0.3 s; then the callers are told, and repeat their own calls.
+RETRY_DELAYS_S = (0.05, 0.25)
+
+Applied = Callable[[Op, Outcome], None]
+
+
+class Committer:
+    """Owns the write path of one shard incarnation.
+
+    `applied` is called in commit order, before the caller is answered, without an await in between: memory and
+    answers can never be seen in another order than the store's. `failed` is called when a commit failed for good.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        shard: int,
+        epoch: int,
+        *,
+        clock: Clock,
+        threads: Threads,
+        applied: Applied,
+        failed: Callable[[OutlastError], None],
+    ) -> None:
+        self._store = store
+        self._shard = shard
+        self._epoch = epoch
+        self._clock = clock
+        self._threads = threads
+        self._applied = applied
+        self._failed = failed
+        self._pending: deque[tuple[Op, asyncio.Future[Outcome]]] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._latched: OutlastError | None = None
+
+    async def submit(self, op: Op) -> Outcome:
+        """Decide and store `op`; return when durable. Raises StoreError; ShardSuperseded for ever after the first."""
+        if self._latched is not None:
+            raise self._latched
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._pending.append((op, future))
+        if self._task is None:
+            self._task = asyncio.create_task(self._drain(), name=f"commit log:{self._shard}")
+        return await future
+
+    async def _drain(self) -> None:
+        try:
+            while self._pending:
+                await self._commit_group(self._take_group())
+        finally:
+            self._task = None
+
+    def _take_group(self) -> list[tuple[Op, asyncio.Future[Outcome]]]:
+        group: list[tuple[Op, asyncio.Future[Outcome]]] = []
+        size = 0
+        while self._pending and len(group) < MAX_OPS and size < MAX_BYTES:
+            op, future = self._pending.popleft()
+            group.append((op, future))
+            size += len(op.batch.data) if isinstance(op, Append | Finish) else 0
+        return group
+
+    async def _commit_group(self, group: list[tuple[Op, asyncio.Future[Outcome]]]) -> None:
+        ops = [op for op, _ in group]
+        try:
+            outcomes = await self._commit(ops)
+        except ShardSuperseded as error:
+            self._latched = error
+            self._refuse([*group, *self._pending], error)
+            self._pending.clear()
+            return
+        except OutlastError as error:
+            self._refuse(group, error)
+            return
+        except Exception as error:
+            self._refuse(group, StoreUnavailable(f"The store failed: {error!r}"))
+            return
+        for (op, future), outcome in zip(group, outcomes, strict=True):
+            self._applied(op, outcome)
+            if not future.done():
+                future.set_result(outcome)
+
+    async def _commit(self, ops: list[Op]) -> list[Outcome]:
+        for delay_s in RETRY_DELAYS_S:
+            try:
+                return await self._commit_once(ops)
+            except StoreFull:
+                raise
+            except StoreUnavailable:
+                await asyncio.sleep(delay_s)
+        return await self._commit_once(ops)
+
+    async def _commit_once(self, ops: list[Op]) -> list[Outcome]:
+        now_ms = self._clock.wall_ms()
+        return await self._threads.write(lambda: self._store.commit(self._shard, self._epoch, ops, now_ms))
+
+    def _refuse(self, group: list[tuple[Op, asyncio.Future[Outcome]]], error: OutlastError) -> None:
+        self._failed(error)
+        for _, future in group:
+            if not future.done():
+                future.set_exception(error)

@@ -1,0 +1,65 @@
+"""End a run that has no driver: claim it, close its log, give its sandbox back.
+
+The supervisor's way out for runs that cannot be driven (attempts used up) or need not be (cancelled in the queue).
+It claims like everybody (P2), so its finish is a claim in the history and is refused like any other if it is late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from runtime.core.open_items import OpenItems
+from runtime.core.ops import Claimed, ClaimRun, Finished, MustAbort, Note
+from runtime.core.record import Claimant, ClaimReason, Head
+from runtime.engine.authority import Authority, repeat
+from runtime.engine.finishing import aborted, build_finish
+from runtime.errors import AgentError
+from runtime.ports import Ending, LogPort, SandboxProvider
+
+
+async def end_run(
+    log: LogPort,
+    providers: Mapping[str, SandboxProvider],
+    claimant: Claimant,
+    head: Head,
+    reason: ClaimReason,
+    ending: Ending,
+) -> Finished | None:
+    """Claim `head`'s run at its epoch and finish it as `ending`, or as aborted if a cancel is recorded.
+
+    Return the answer, or None if somebody else has the run. Raises RunClaimLostError."""
+    claim = ClaimRun(run_id=head.run_id, expected_epoch=head.driver_epoch, claimant=claimant, reason=reason)
+    claimed = await repeat(lambda: log.submit(claim))
+    if not isinstance(claimed, Claimed):
+        return None
+    authority = Authority(log, head.run_id, claimed.head.driver_epoch)
+    provider = providers.get(claimed.spec.provider)
+    key = claimed.head.sandbox_key
+    for attempt in (ending, aborted(claimed.head.cancel_reason)):
+        open_items = OpenItems()
+        for batch in claimed.batches:
+            open_items.feed(batch.chunks())
+        finish = build_finish(
+            claimed.head,
+            authority.epoch,
+            claimed.head.next_seq,
+            attempt,
+            open_items,
+            destroy_pending=key is not None,
+        )
+        outcome = await authority.submit(finish)
+        if not isinstance(outcome, MustAbort):
+            break
+    if not isinstance(outcome, Finished):
+        return None
+    if provider is not None and key is not None:
+        await _destroy(authority, provider, key)
+    return outcome
+
+
+async def _destroy(authority: Authority, provider: SandboxProvider, key: str) -> None:
+    try:
+        await provider.destroy(key)
+    except AgentError:
+        return  # destroyPending stays on the record (P19)
+    await authority.submit(Note(run_id=authority.run_id, epoch=authority.epoch, destroy_pending=False))

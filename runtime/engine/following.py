@@ -1,0 +1,132 @@
+"""From journal bytes to chunks in the appender's hands: frame, translate, align.
+
+Each piece of the journal becomes lines, each line chunks, and alignment keeps those that the log does not hold yet.
+Nothing here decides how a run ends, except by the bounds that were chosen in advance for it (I6): its run limit, its
+idle limit, and the grace after a result that no exit follows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from runtime.core import chunk
+from runtime.core.align import BandAligner
+from runtime.core.framing import Framer
+from runtime.engine.appending import Appender
+from runtime.engine.finishing import failed
+from runtime.ports import Clock, Ending, Sandbox, Translator
+
+# An agent that said its result should exit; one CLI stays 5 s after it when offline.
+RESULT_GRACE_S = 15.0
+LOOK_S = 1.0  # how often the bounds are looked at while nothing comes
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of this follow, in seconds from its start; None means none."""
+
+    clock: Clock
+    run_s: float | None
+    run_limit_s: int
+    idle_s: float | None
+    max_line_bytes: int
+
+
+class Follower:
+    """Follows one journal from byte 0 to its end."""
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        translator: Translator,
+        aligner: BandAligner,
+        appender: Appender,
+        count: Callable[[], None],
+        limits: Limits,
+    ) -> None:
+        self.no_exit = False
+        self._sandbox = sandbox
+        self._translator = translator
+        self._aligner = aligner
+        self._appender = appender
+        self._count = count
+        self._limits = limits
+        self._framer = Framer(max_line_bytes=limits.max_line_bytes)
+        self._begun = limits.clock.monotonic()
+        self._heard = self._begun
+        self._result_at: float | None = None
+
+    async def follow(self) -> Ending | None:
+        """Feed the whole journal. Return None at its end, or the ending that a bound demands.
+
+        Sets `no_exit` if the result came and the exit did not. Raises JournalReplayDivergedError and what the
+        sandbox or the appender raises."""
+        pieces = self._sandbox.follow(0)
+        try:
+            while True:
+                piece, stop = await self._next(pieces)
+                if stop is not None:
+                    return stop
+                if piece is None:
+                    break
+                self._feed(piece)
+                await self._appender.room()
+        finally:
+            await pieces.aclose()  # type: ignore[attr-defined]
+        if not self.no_exit:
+            self._feed_torn()
+        return None
+
+    async def _next(self, pieces: AsyncIterator[bytes]) -> tuple[bytes | None, Ending | None]:
+        """Return the next piece (None: the end), or the ending of a bound that was reached meanwhile."""
+        task = asyncio.ensure_future(anext(pieces, None))
+        try:
+            while True:
+                await asyncio.wait((task,), timeout=LOOK_S)
+                self._count()
+                if task.done():
+                    self._heard = self._limits.clock.monotonic()
+                    return task.result(), None
+                stop = self._bound_reached()
+                if stop is not None or self.no_exit:
+                    return None, stop
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    def _bound_reached(self) -> Ending | None:
+        now = self._limits.clock.monotonic()
+        limits = self._limits
+        if limits.run_s is not None and now - self._begun >= limits.run_s:
+            return failed("run_limit", f"The run reached its limit of {limits.run_limit_s} s (runLimitS).")
+        if limits.idle_s is not None and now - self._heard >= limits.idle_s:
+            return failed("agent_idle", f"The agent printed nothing for {limits.idle_s:.0f} s.")
+        if self._translator.has_result:
+            self._result_at = now if self._result_at is None else self._result_at
+            self.no_exit = now - max(self._result_at, self._heard) >= RESULT_GRACE_S
+        return None
+
+    def _feed(self, piece: bytes) -> None:
+        framed = self._framer.feed(piece)
+        feed = self._translator.feed
+        chunks: list[bytes] = []
+        ends: list[int] = []
+        for line, end in zip(framed.lines, framed.ends, strict=True):
+            made = feed(line) if line is not None else [chunk.line_skipped(*framed.skipped[end])]
+            chunks += made
+            ends += [end] * len(made)
+        self._hand_over(chunks, ends)
+
+    def _feed_torn(self) -> None:
+        torn = self._framer.finish()
+        if torn is not None:
+            line, end = torn
+            made = self._translator.feed(line, torn=True)
+            self._hand_over(made, [end] * len(made))
+
+    def _hand_over(self, chunks: list[bytes], ends: list[int]) -> None:
+        new = self._aligner.feed(chunks)
+        self._appender.put_journal(new, ends[len(ends) - len(new) :])

@@ -1,0 +1,388 @@
+"""One log shard: the serialised owner of the record, claim and log of each of its runs.
+
+It decides nothing itself. Every change goes through `Committer` to the store's transaction and the machine; what this
+class adds is memory around it: tails that readers are served from, leases, viewers, and the list of runs that need
+the supervisor. All of it can be lost at any moment: a new incarnation (P11) starts empty and is right.
+
+Everything here runs on one event loop; no method reads shared state, awaits, and then acts on what it read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from runtime.core.batch import Batch
+from runtime.core.ops import (
+    Append,
+    Appended,
+    Assigned,
+    Attach,
+    Claimed,
+    Create,
+    Created,
+    Done,
+    Exhausted,
+    Finish,
+    Finished,
+    Joined,
+    Op,
+    Outcome,
+    RequestCancel,
+    Superseded,
+    UnknownRun,
+    to_error,
+)
+from runtime.core.record import CancelReason, Head, OnDisconnect, RunSpec
+from runtime.engine.clock import Threads
+from runtime.engine.committer import Committer
+from runtime.engine.leases import Leases
+from runtime.engine.tails import NoSegments, Segments, Tail
+from runtime.engine.viewers import Viewers
+from runtime.engine.watchlist import Watchlist
+from runtime.errors import OutlastError, ShardSuperseded, StoreError
+from runtime.ports import Clock, Due, Pulse, ReadReply, RunPage, RunQuery, Sealed, Store
+from runtime.settings import Settings
+
+log = logging.getLogger("outlast.shard")
+
+MAX_PARK_S = 25.0  # P11: no read parks longer
+INLINE_BYTES = 1 << 20
+CLAIM_READ_BYTES = 16 << 20
+MAX_IDLE_TAILS = 1024  # tails of runs nobody reads and nobody writes
+
+
+class Shard:
+    """Implements `ports.ShardPort` in this process. Make it with `open`, end it with `close`."""
+
+    def __init__(
+        self,
+        store: Store,
+        shard: int,
+        epoch: int,
+        *,
+        settings: Settings,
+        clock: Clock,
+        threads: Threads,
+        segments: Segments | None = None,
+    ) -> None:
+        self.epoch = epoch
+        self._store = store
+        self._shard = shard
+        self._settings = settings
+        self._clock = clock
+        self._threads = threads
+        self._segments: Segments = segments or NoSegments()
+        self._tails: dict[str, Tail] = {}
+        self._leases = Leases(clock, settings.lease_ttl_s, settings.hang_s, settings.start_ttl_s)
+        self._viewers = Viewers(clock)
+        self._watchlist = Watchlist(clock, self._leases, self._viewers)
+        self._committer = Committer(
+            store, shard, epoch, clock=clock, threads=threads, applied=self._applied, failed=self._failed
+        )
+        self._superseded: OutlastError | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._counts = {"appends": 0, "appends_refused": 0, "reads": 0, "segment_reads": 0, "chunks": 0}
+
+    @classmethod
+    async def open(
+        cls,
+        store: Store,
+        shard: int,
+        opener: str,
+        *,
+        settings: Settings,
+        clock: Clock,
+        threads: Threads,
+        segments: Segments | None = None,
+    ) -> Shard:
+        """Take the shard in the store (P11) and give every unfinished run a fresh lease (P13)."""
+        epoch = await threads.write(lambda: store.open_shard(shard, opener))
+        self = cls(store, shard, epoch, settings=settings, clock=clock, threads=threads, segments=segments)
+        for head in await threads.read(lambda: store.list_unfinished(shard)):
+            self._tail(head.run_id).adopt(head)
+            self._watchlist.adopt(head)
+        self._spawn(self._sweep(), "sweep")
+        return self
+
+    async def close(self) -> None:
+        """Stop the sweep and release every reader; the store is the caller's."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for tail in self._tails.values():
+            tail.wake()
+
+    # --- writing ---
+
+    async def submit(self, op: Op) -> Outcome:
+        """Decide and store one operation; answered when durable. Raises StoreError, ShardSuperseded."""
+        outcome = await self._committer.submit(op)
+        if isinstance(outcome, Claimed):
+            batches = await self._whole_log(outcome.head.run_id, outcome.head.next_seq)
+            outcome = Claimed(head=outcome.head, spec=outcome.spec, batches=batches)
+        return outcome
+
+    async def pulse(self, run_id: str, epoch: int, tick: int) -> Pulse:
+        """Renew the lease of `epoch` (P13) and tell the driver what it must know."""
+        head = (await self._known(run_id)).head
+        if head is None:
+            raise to_error(UnknownRun(run_id=run_id))
+        if head.driver_epoch != epoch:
+            return Pulse(superseded_by=head.driver_epoch)
+        self._leases.renew(run_id, epoch, tick)
+        return Pulse.of(head, epoch)
+
+    def _applied(self, op: Op, outcome: Outcome) -> None:
+        """Bring memory up to what the store now says; called in commit order, never awaiting."""
+        match outcome:
+            case Appended(head=head, repeat=repeat):
+                self._counts["appends"] += 1
+                if not repeat and isinstance(op, Append):
+                    self._counts["chunks"] += op.batch.count
+                    self._extend(op.batch, head)
+                self._leases.renew(head.run_id, head.driver_epoch, None)
+            case Finished(head=head, unqueued=unqueued, repeat=repeat):
+                if not repeat and isinstance(op, Finish) and op.batch.count:
+                    self._extend(op.batch, head)
+                self._adopt(head)
+                if unqueued is not None:
+                    self._adopt(unqueued)
+                    self._watchlist.announce(unqueued, "unqueued")
+            case Created(head=head):
+                if isinstance(op, Create):
+                    self._tail(head.run_id).spec = op.spec
+                self._adopt(head)
+            case Claimed(head=head, spec=spec):
+                self._tail(head.run_id).spec = spec
+                self._adopt(head)
+                self._leases.grant(head.run_id, head.driver_epoch)
+            case Joined(head=head) | Done(head=head) | Assigned(head=head) | Exhausted(head=head):
+                self._adopt(head)
+            case Superseded() if isinstance(op, Append | Finish):
+                self._counts["appends_refused"] += 1
+
+    def _adopt(self, head: Head) -> None:
+        self._tail(head.run_id).adopt(head)
+        self._watchlist.adopt(head)
+
+    def _extend(self, batch: Batch, head: Head) -> None:
+        tail = self._tail(head.run_id)
+        tail.add(batch)
+        tail.adopt(head)
+        if tail.to_seal() is not None:
+            self._spawn(self._seal(tail), f"seal {head.run_id}")
+
+    def _failed(self, error: OutlastError) -> None:
+        self._leases.refresh_all()
+        log.warning("log:%d could not commit: %s", self._shard, error)
+        if isinstance(error, ShardSuperseded):
+            self._superseded = error
+            for tail in self._tails.values():
+                tail.fail(error)
+
+    # --- reading ---
+
+    async def read(self, run_id: str, after: int, wait_s: float, inline: bool = False) -> ReadReply:
+        """Return what lies past `after`, parking up to `wait_s` if nothing does. `next < after`: no such place."""
+        if self._superseded is not None:
+            raise self._superseded
+        self._counts["reads"] += 1
+        tail = await self._known(run_id)
+        head = tail.head
+        if head is None:
+            return ReadReply(shard_epoch=self.epoch, known=False, start=after, next=0, closed=False)
+        if after == head.next_seq and not head.closed and wait_s > 0:
+            await tail.wait(min(wait_s, MAX_PARK_S))
+        if inline:
+            tail.drop_sealed(after)
+            return await self._read_store(tail, after, seal=False)
+        reply = tail.reply(self.epoch, after)
+        if reply is None:
+            return await self._read_store(tail, after, seal=True)
+        self._counts["segment_reads"] += len(reply.segments)
+        return reply
+
+    async def _read_store(self, tail: Tail, after: int, *, seal: bool) -> ReadReply:
+        batches = await self._threads.read(lambda: self._store.read_batches(tail.run_id, after, INLINE_BYTES))
+        if not batches:
+            reply = tail.reply(self.epoch, after)
+            if reply is None:
+                raise StoreError(f"The store has no chunk {after} of run {tail.run_id!r} although its record says so.")
+            return reply
+        if seal and not isinstance(self._segments, NoSegments):
+            self._spawn(self._seal_cold(tail, batches), f"seal {tail.run_id}")
+        return tail.inline_reply(self.epoch, after, batches)
+
+    async def _whole_log(self, run_id: str, next_seq: int) -> list[Batch]:
+        batches: list[Batch] = []
+        at = 0
+        while at < next_seq:
+            more = await self._threads.read(lambda at=at: self._store.read_batches(run_id, at, CLAIM_READ_BYTES))  # type: ignore[misc]
+            if not more:
+                raise StoreError(f"The store has no chunk {at} of run {run_id!r} although its record says so.")
+            batches.extend(more)
+            at = more[-1].next_seq
+        return batches
+
+    async def _seal(self, tail: Tail) -> None:
+        while (due := tail.to_seal()) is not None:
+            start, end, data = due
+            tail.sealing = True
+            try:
+                ref = await self._threads.read(lambda data=data: self._segments.put(data))  # type: ignore[misc]
+            finally:
+                tail.sealing = False
+            tail.seal(Sealed(start=start, end=end, ref=ref)) if ref is not None else tail.forget(end)
+
+    async def _seal_cold(self, tail: Tail, batches: list[Batch]) -> None:
+        data = b"\n".join(batch.data for batch in batches)
+        ref = await self._threads.read(lambda: self._segments.put(data))
+        if ref is not None:
+            tail.seal(Sealed(start=batches[0].seq, end=batches[-1].next_seq, ref=ref))
+
+    # --- memory ---
+
+    def _tail(self, run_id: str) -> Tail:
+        tail = self._tails.get(run_id)
+        if tail is None:
+            self._evict()
+            tail = self._tails[run_id] = Tail(run_id)
+        tail.used = self._clock.monotonic()
+        return tail
+
+    def _evict(self) -> None:
+        if len(self._tails) < 2 * MAX_IDLE_TAILS:
+            return
+        idle = [tail for tail in self._tails.values() if not tail.watched and (tail.head is None or tail.head.closed)]
+        for tail in sorted(idle, key=lambda tail: tail.used)[: len(self._tails) - MAX_IDLE_TAILS]:
+            del self._tails[tail.run_id]
+
+    async def _known(self, run_id: str) -> Tail:
+        """Return the run's tail with its head and spec; the head is None for an unknown run."""
+        known = self._tails.get(run_id)
+        if known is not None and known.head is not None and known.spec is not None:
+            known.used = self._clock.monotonic()
+            return known
+        stored = await self._threads.read(lambda: self._store.read_run(run_id))
+        if stored is None:
+            return known or Tail(run_id)
+        tail = self._tail(run_id)
+        tail.adopt(stored[0])
+        tail.spec = stored[1]
+        return tail
+
+    # --- viewers ---
+
+    async def attach(self, run_id: str, viewer: str, number: int) -> bool:
+        """Count a viewer and clear `detachedSince` (P20); False for an unknown run."""
+        head = (await self._known(run_id)).head
+        if head is None:
+            return False
+        self._viewers.add(viewer, number, run_id)
+        if head.detached_since is not None and not head.status.terminal:
+            await self.submit(Attach(run_id=run_id))
+        return True
+
+    async def set_viewers(self, viewer: str, number: int, counts: Mapping[str, int]) -> None:
+        """Take a replica's whole set; a set that names a run clears its `detachedSince` (P20)."""
+        if not self._viewers.replace(viewer, number, counts):
+            return
+        for run_id in counts:
+            tail = self._tails.get(run_id)
+            head = tail.head if tail is not None else None
+            if head is not None and head.detached_since is not None and not head.status.terminal:
+                await self.submit(Attach(run_id=run_id))
+
+    # --- what the supervisor asks ---
+
+    async def due(self, wait_s: float) -> list[Due]:
+        """Return the runs that need the supervisor now; with none, park up to `wait_s`."""
+        if self._superseded is not None:
+            raise self._superseded
+        return await self._watchlist.due(min(wait_s, MAX_PARK_S))
+
+    async def _sweep(self) -> None:
+        """Look at leases and viewers a few times per TTL, for as long as the shard lives."""
+        period_s = min(0.25, self._settings.lease_ttl_s / 4)
+        while True:
+            await asyncio.sleep(period_s)
+            self._watchlist.sweep(late_after_s=period_s + self._settings.lease_ttl_s / 2)
+            for op in self._watchlist.detached():
+                self._spawn(self._quietly(op), "detach")
+            for head in self._watchlist.unwatched(self._settings.disconnect_grace_s):
+                self._spawn(self._cancel_unwatched(head), "disconnect")
+
+    async def _cancel_unwatched(self, head: Head) -> None:
+        """Act on `onDisconnect: cancel` once nobody has watched for the grace (I6, P20)."""
+        spec = (await self._known(head.run_id)).spec
+        if spec is None or spec.on_disconnect is not OnDisconnect.CANCEL:
+            self._watchlist.never_cancels(head.run_id)
+            return
+        await self._quietly(
+            RequestCancel(
+                run_id=head.run_id, reason=CancelReason.DISCONNECT, only_if_detached_since=head.detached_since
+            )
+        )
+
+    async def _quietly(self, op: Op) -> None:
+        try:
+            await self.submit(op)
+        except OutlastError as error:
+            log.debug("log:%d: %s", self._shard, error)
+
+    # --- plain questions ---
+
+    async def record(self, run_id: str) -> tuple[Head, RunSpec] | None:
+        """Return the record as stored."""
+        tail = await self._known(run_id)
+        return None if tail.head is None or tail.spec is None else (tail.head, tail.spec)
+
+    async def unfinished(self) -> list[Head]:
+        """Return every run of this shard that is not terminal."""
+        return await self._threads.read(lambda: self._store.list_unfinished(self._shard))
+
+    async def list_runs(self, query: RunQuery) -> RunPage:
+        """Return one page of runs."""
+        return await self._threads.read(lambda: self._store.list_runs(query))
+
+    async def find_active(self, owner: str, thread_id: str) -> Head | None:
+        """Return the thread's active run."""
+        return await self._threads.read(lambda: self._store.find_active(owner, thread_id))
+
+    async def list_thread(self, owner: str, thread_id: str) -> list[tuple[Head, RunSpec]]:
+        """Return the thread's runs, oldest first."""
+        return await self._threads.read(lambda: self._store.list_thread(owner, thread_id))
+
+    async def log(self, run_id: str) -> list[Batch]:
+        """Return the whole stored log of a run."""
+        head = (await self._known(run_id)).head
+        return [] if head is None else await self._whole_log(run_id, head.next_seq)
+
+    async def stderr(self, run_id: str) -> bytes | None:
+        """Return the stored stderr tail."""
+        return await self._threads.read(lambda: self._store.read_stderr(run_id))
+
+    async def stats(self) -> dict[str, Any]:
+        """Return counters and facts for `/metrics`, `/readyz` and `doctor`."""
+        store = await self._threads.read(self._store.check)
+        unfinished = self._watchlist.unfinished
+        return {
+            **self._counts,
+            "epoch": self.epoch,
+            "runs": unfinished,
+            "viewers": self._viewers.total(),
+            "store": dict(store),
+        }
+
+    def _spawn(self, work: Any, name: str) -> None:
+        task = asyncio.create_task(work, name=f"log:{self._shard} {name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("log:%d: %s failed", self._shard, task.get_name(), exc_info=error)

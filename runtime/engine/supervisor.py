@@ -1,0 +1,356 @@
+"""Sees to it that every run that needs a driver has one (I7).
+
+Three ways lead to a decision, and each alone is enough:
+
+    told      `start`, `ensure`, `cancel`, `takeover`: somebody knows now
+    seen      the parked call on a driver fails: its process is gone (milliseconds)
+    found     a shard's `due`: a lease ran out, nobody claimed, a cancel had no effect (seconds)
+
+Every decision about a run is one store write under this supervisor's epoch (`Assign`, P6), with the run's epoch that
+it rests on; then a run actor is made that claims exactly the next one (P1). So two supervisors, or two decisions,
+lead to at most one claim. Names and `kill` are best effort (P5); nothing here relies on them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from runtime.core.ops import Assign, Assigned, Exhausted, OpenSupervisor, SupervisorOpened, SupervisorStale
+from runtime.core.record import Claimant, ClaimReason, Head
+from runtime.engine.authority import repeat
+from runtime.engine.driver import DriveEnd
+from runtime.engine.ending import end_run
+from runtime.engine.finishing import aborted, failed
+from runtime.errors import OutlastError, RunEnded, RunNotFound, SupervisorSuperseded
+from runtime.ports import Clock, Due, SandboxProvider, ShardPort
+from runtime.settings import Settings
+
+log = logging.getLogger("outlast.supervisor")
+
+DUE_WAIT_S = 2.0
+RECEIPT_S = 1.0  # P21: a driver that does not confirm a cancel within this is replaced
+STARTS_AT_ONCE = 8  # P13: takeovers start at a bounded rate
+BACKOFF_FIRST_S = 0.1
+BACKOFF_MOST_S = 10.0
+
+
+class DriverDied(Exception):
+    """The driver's process is gone."""
+
+
+class RunHandle(Protocol):
+    """One run actor. Calls may raise DriverDied."""
+
+    actor_id: str
+
+    async def ready(self) -> None:
+        """Return once it runs; raises DriverDied if it could not be started in time."""
+
+    async def ended(self) -> DriveEnd:
+        """Park until its drive ends; raises DriverDied."""
+
+    async def cancel(self) -> bool:
+        """Tell it that a cancel is recorded; True is its receipt."""
+
+    def kill(self) -> None:
+        """End it, best effort."""
+
+
+class Fleet(Protocol):
+    """Makes and finds run actors."""
+
+    async def create(self, run_id: str, expected_epoch: int, reason: ClaimReason) -> RunHandle:
+        """Make the actor `run:<runId>`; whoever has the name is killed first."""
+
+    async def find(self, run_id: str) -> RunHandle | None:
+        """Return the living actor of the run, if there is one."""
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A run that somebody drives or is about to."""
+
+    expected_epoch: int
+    reason: ClaimReason
+    handle: RunHandle | None = None
+    task: asyncio.Task[None] | None = None
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the metrics tell."""
+
+    takeovers: int = 0
+    takeover_seconds: float = 0.0
+    exhausted: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+
+
+class Supervisor:
+    """Implements the deciding half of `ports.SupervisorPort`."""
+
+    def __init__(
+        self,
+        shards: Mapping[int, ShardPort],
+        fleet: Fleet,
+        providers: Mapping[str, SandboxProvider],
+        claimant: Claimant,
+        *,
+        settings: Settings,
+        clock: Clock,
+        shard_of: Callable[[str], ShardPort],
+    ) -> None:
+        self.epoch = 0
+        self.tally = Tally()
+        self.stale: SupervisorSuperseded | None = None
+        self._shards = shards
+        self._fleet = fleet
+        self._providers = providers
+        self._claimant = claimant
+        self._settings = settings
+        self._clock = clock
+        self._shard_of = shard_of
+        self._watched: dict[str, _Watched] = {}
+        self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    # --- life ---
+
+    async def open(self) -> None:
+        """Take the supervisor's epoch (P6), then look after every unfinished run of the store."""
+        first = self._shards[min(self._shards)]
+        opened = await repeat(lambda: first.submit(OpenSupervisor(claimant=self._claimant.claimant)))
+        assert isinstance(opened, SupervisorOpened)
+        self.epoch = opened.epoch
+        for shard in self._shards.values():
+            self._spawn(self._adopt_all(shard))
+            self._spawn(self._watch_shard(shard))
+
+    async def close(self) -> None:
+        """Stop deciding. Drivers go on."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _adopt_all(self, shard: ShardPort) -> None:
+        """Watch the drivers that live, replace those that do not: after a restart of us, or of everything."""
+        for due in await repeat(shard.unfinished):
+            if not due.needs_driver or due.run_id in self._watched:
+                continue
+            handle = await self._fleet.find(due.run_id)
+            if handle is not None:
+                self._watch(due.run_id, _Watched(due.driver_epoch, ClaimReason.RESTART, handle))
+            else:
+                self._replace(due, ClaimReason.RESTART if due.driver_epoch else ClaimReason.START)
+
+    async def _watch_shard(self, shard: ShardPort) -> None:
+        while True:
+            try:
+                for due in await shard.due(DUE_WAIT_S):
+                    await self._see(due)
+            except OutlastError as error:
+                log.debug("a shard does not answer: %s", error)
+                await asyncio.sleep(0.2)
+
+    # --- told ---
+
+    async def start(self, run_id: str) -> None:
+        """Give a new or un-queued run its driver."""
+        head = await self._head(run_id)
+        if head is not None and head.needs_driver and run_id not in self._watched:
+            self._replace(head, ClaimReason.START if not head.driver_epoch else ClaimReason.RESTART)
+
+    async def ensure(self, run_id: str) -> None:
+        """A viewer came: someone must drive (I7)."""
+        if run_id in self._watched:
+            return
+        head = await self._head(run_id)
+        if head is None or not head.needs_driver or run_id in self._watched:
+            return
+        handle = await self._fleet.find(run_id)
+        if run_id in self._watched:
+            return
+        if handle is not None:
+            self._watch(run_id, _Watched(head.driver_epoch, ClaimReason.ATTACH, handle))
+        else:
+            self._replace(head, ClaimReason.ATTACH)
+
+    async def cancel(self, run_id: str) -> None:
+        """A cancel is recorded: see that it happens (P21)."""
+        head = await self._head(run_id)
+        if head is None or head.status.terminal:
+            return
+        watched = self._watched.get(run_id)
+        if watched is not None and watched.handle is None:
+            return  # it is being made, and will read the cancel in its claim's answer
+        if watched is not None and watched.handle is not None and await self._receipt(watched.handle):
+            return
+        if head.needs_driver:
+            self._replace(head, ClaimReason.CANCEL)
+        else:
+            await self._end(head, ClaimReason.CANCEL)
+
+    async def takeover(self, run_id: str) -> int:
+        """Replace the driver; return the epoch replaced. Raises RunNotFound, RunEnded."""
+        head = await self._head(run_id)
+        if head is None:
+            raise RunNotFound(run_id)
+        if not head.needs_driver:
+            raise RunEnded(run_id, head.status.value)
+        self._replace(head, ClaimReason.OPERATOR)
+        return head.driver_epoch
+
+    # --- found ---
+
+    async def _see(self, due: Due) -> None:
+        head = due.head
+        watched = self._watched.get(head.run_id)
+        match due.why:
+            case "cancel":
+                await self.cancel(head.run_id)
+            case "unqueued":
+                await self.start(head.run_id)
+            case "lease_expired" | "never_claimed":
+                if watched is not None and watched.handle is None:
+                    return  # a successor is being made; its own deadline bounds that
+                self._replace(head, ClaimReason.LEASE_EXPIRED if head.driver_epoch else ClaimReason.START)
+
+    # --- deciding ---
+
+    def _replace(self, head: Head, reason: ClaimReason) -> None:
+        """Make a driver for the next epoch after `head`'s; whoever is watched for an older one is let go and killed."""
+        old = self._watched.pop(head.run_id, None)
+        if old is not None:
+            if old.task is not None:
+                old.task.cancel()
+            if old.handle is not None:
+                old.handle.kill()
+        watched = self._watched[head.run_id] = _Watched(head.driver_epoch, reason)
+        watched.task = self._spawn(self._make(head, watched))
+
+    async def _make(self, head: Head, watched: _Watched) -> None:
+        """Assign, create, watch: one driver's life as we see it."""
+        begun = self._clock.monotonic()
+        try:
+            assigned = await self._assign(head)
+            if assigned is None:
+                self._let_go(head.run_id, watched)
+                return
+            if assigned.attempt > 1:
+                await asyncio.sleep(min(BACKOFF_FIRST_S * 2 ** (assigned.attempt - 2), BACKOFF_MOST_S))
+            async with self._starts:
+                handle = await self._fleet.create(head.run_id, head.driver_epoch, watched.reason)
+                await handle.ready()
+            watched.handle = handle
+            self._count(head, watched.reason, self._clock.monotonic() - begun)
+        except DriverDied as error:
+            log.warning("run %s: its driver could not be made: %s", head.run_id, error)
+            await self._lost(head.run_id, watched)
+            return
+        await self._attend(head.run_id, watched)
+
+    def _count(self, head: Head, reason: ClaimReason, seconds: float) -> None:
+        self.tally.reasons[reason.value] = self.tally.reasons.get(reason.value, 0) + 1
+        if head.driver_epoch:
+            self.tally.takeovers += 1
+            self.tally.takeover_seconds += seconds
+
+    async def _assign(self, head: Head) -> Assigned | None:
+        op = Assign(
+            run_id=head.run_id,
+            expected_epoch=head.driver_epoch,
+            supervisor_epoch=self.epoch,
+            max_attempts=self._settings.takeover_attempts,
+        )
+        outcome = await repeat(lambda: self._shard(head.run_id).submit(op))
+        match outcome:
+            case Assigned():
+                return outcome
+            case Exhausted(head=newest):
+                self.tally.exhausted += 1
+                attempts = self._settings.takeover_attempts
+                message = f"{attempts} drivers in a row ended without progress. See the claims of the run."
+                await self._end(newest, ClaimReason.DRIVER_LOST, code="takeover_exhausted", message=message)
+            case SupervisorStale(held_epoch=held, current_epoch=current):
+                self.stale = SupervisorSuperseded(held, current)
+            case _:
+                log.debug("run %s: not assigned: %s", head.run_id, outcome)
+        return None
+
+    async def _end(self, head: Head, reason: ClaimReason, code: str = "", message: str = "") -> None:
+        ending = failed(code, message) if code else aborted(head.cancel_reason)
+        try:
+            finished = await end_run(self._shard(head.run_id), self._providers, self._claimant, head, reason, ending)
+        except OutlastError as error:
+            log.info("run %s: not ended by us: %s", head.run_id, error)
+            return
+        if finished is not None and finished.unqueued is not None:
+            await self.start(finished.unqueued.run_id)
+
+    # --- watching ---
+
+    def _watch(self, run_id: str, watched: _Watched) -> None:
+        self._watched[run_id] = watched
+        watched.task = self._spawn(self._attend(run_id, watched))
+
+    async def _attend(self, run_id: str, watched: _Watched) -> None:
+        assert watched.handle is not None
+        try:
+            end = await watched.handle.ended()
+        except DriverDied:
+            await self._lost(run_id, watched)
+            return
+        self._let_go(run_id, watched)
+        if end.next_run is not None:
+            await self.start(end.next_run)
+        head = await self._head(run_id)
+        if head is not None and head.needs_driver and run_id not in self._watched:
+            self._replace(head, ClaimReason.DRAIN if end.kind == "handed_over" else ClaimReason.DRIVER_LOST)
+
+    async def _lost(self, run_id: str, watched: _Watched) -> None:
+        if self._watched.get(run_id) is not watched:
+            return
+        head = await self._head(run_id)
+        self._let_go(run_id, watched)
+        if head is not None and head.needs_driver and run_id not in self._watched:
+            self._replace(head, ClaimReason.DRIVER_LOST if head.driver_epoch else ClaimReason.START)
+
+    def _let_go(self, run_id: str, watched: _Watched) -> None:
+        if self._watched.get(run_id) is watched:
+            del self._watched[run_id]
+
+    async def _receipt(self, handle: RunHandle) -> bool:
+        try:
+            async with asyncio.timeout(RECEIPT_S):
+                return await handle.cancel()
+        except (TimeoutError, DriverDied):
+            return False
+
+    # --- small steps ---
+
+    def _shard(self, run_id: str) -> ShardPort:
+        return self._shard_of(run_id)
+
+    async def _head(self, run_id: str) -> Head | None:
+        stored = await repeat(lambda: self._shard(run_id).record(run_id))
+        return None if stored is None else stored[0]
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a supervisor task failed", exc_info=error)
+
+    @property
+    def watching(self) -> dict[str, str | None]:
+        """Return run id -> actor id of what is watched; None while it is being made."""
+        return {run: watched.handle.actor_id if watched.handle else None for run, watched in self._watched.items()}
