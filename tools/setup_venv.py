@@ -64,7 +64,8 @@ def one_at_a_time(root: Path) -> Iterator[None]:
 def check_python() -> None:
     """Raise SetupError unless this Python is the one that the requirements were pinned for, with venv."""
     if sys.version_info[:2] != (3, 11):
-        raise SetupError(f"Python 3.11 is needed, {sys.executable} is {platform.python_version()}. Set PYTHON=...")
+        is_not = f"{sys.executable} is {platform.python_version()}"
+        raise SetupError(f"Python 3.11 is needed, {is_not}. Install it (on Debian 12: python3.11-venv), or set PYTHON=")
     if any(importlib.util.find_spec(name) is None for name in ("venv", "ensurepip")):
         raise SetupError(f"{sys.executable} has no venv. On Debian: apt-get install python3.11-venv")
 
@@ -104,7 +105,7 @@ def _run(what: str, *argv: str | Path) -> None:
 
 def _pip(what: str, *args: str | Path) -> None:
     # -I: neither PYTHONPATH nor a folder of this checkout may shadow what pip imports.
-    _run(what, PYTHON, "-I", "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet", *args)
+    _run(what, PYTHON, "-I", "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "-qq", *args)
 
 
 def _works(python: Path) -> bool:
