@@ -1,0 +1,135 @@
+"""The `claude-code` harness: how to launch Claude Code for one message. `claude_stream` reads what it prints.
+
+The prompt goes in on stdin (never through an argv or a shell), and every option is checked before it becomes an
+argument. Order and names of the arguments: contract 11.1. No launcher files: the recorder (P16) does what they do.
+
+Permission mode, if the request names none: where the agent is shut in, it may do everything (the contract's
+`bypassPermissions`); on the `local` provider it runs as the user, so it may edit files of its workspace and no more
+(`acceptEdits`). What it then is refused it is told, and its run still ends well.
+
+Deliberately not: a fallback when `sessionId` names a session that is gone. That is known only inside the sandbox.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from runtime.core.record import RunSpec
+from runtime.errors import InputInvalid
+from runtime.harnesses import options, prompt
+from runtime.harnesses.claude_stream import NAME, ClaudeTranslator
+from runtime.ports import LaunchSpec, Translator
+
+EXECUTABLE = "claude"
+LOCAL_PROVIDER = "local"
+PERMISSION_MODES = ("acceptEdits", "bypassPermissions", "default", "dontAsk", "plan")
+MAX_TURNS = 10_000
+
+# A first character that is no "-": none of these can be taken for a flag.
+_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@\[\]-]{0,127}")
+_SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+# Tool rules are joined by commas into one argument; a rule may hold spaces and parentheses: `Bash(git log *)`.
+_TOOL = re.compile(r"[A-Za-z_*][^\x00-\x1f\x7f\ud800-\udfff]{0,511}")
+
+
+class ClaudeCodeHarness:
+    """Runs `claude -p` with the last user text."""
+
+    name = NAME
+    translator_version = 1
+
+    def validate(self, input: Mapping[str, Any]) -> None:
+        """Check options and messages. Raises InputInvalid `option_invalid`, `message_invalid`."""
+        props = options.forwarded(input)
+        _argv(input, props, isolated=False)
+        options.check_env(props)
+        prompt.last_user_text(input)
+
+    def launch(
+        self,
+        run_id: str,  # noqa: ARG002 - the port's form
+        spec: RunSpec,
+        env: Mapping[str, str],
+        workspace: str,  # noqa: ARG002 - the port's form
+        history: Sequence[Mapping[str, Any]],
+    ) -> LaunchSpec:
+        """Return the argv, with the prompt on stdin: the last user text alone if a session is resumed, else with the
+        conversation before it. Raises InputInvalid as `validate` does."""
+        props = options.forwarded(spec.input)
+        isolated = spec.provider != LOCAL_PROVIDER
+        resumes = _session(props) is not None
+        said = prompt.last_user_text(spec.input) if resumes else prompt.flattened(spec.input, history)
+        return LaunchSpec(
+            argv=_argv(spec.input, props, isolated=isolated),
+            env=_environment(env, isolated=isolated),
+            stdin=said.encode("utf-8", "replace"),
+            max_log_bytes=spec.limits.max_log_bytes,
+        )
+
+    def translator(self, run_id: str, spec: RunSpec) -> Translator:
+        """Return a fresh translator."""
+        return ClaudeTranslator(run_id, str(spec.input.get("threadId", "")))
+
+
+def _argv(input: Mapping[str, Any], props: Mapping[str, Any], *, isolated: bool) -> tuple[str, ...]:
+    argv = [EXECUTABLE, "--setting-sources", "user", "-p", "--output-format", "stream-json", "--verbose"]
+    model = options.text(props, "model", _MODEL, "the name of a model")
+    mode = options.choice(props, "permissionMode", PERMISSION_MODES)
+    turns = options.integer(props, "maxTurns", 1, MAX_TURNS)
+    session = _session(props)
+    if model is not None:
+        argv += ["--model", model]
+    argv.append("--include-partial-messages")
+    if session is not None:
+        argv += ["--resume", session]
+    argv += ["--permission-mode", mode or ("bypassPermissions" if isolated else "acceptEdits")]
+    if turns is not None:
+        argv += ["--max-turns", str(turns)]
+    for name, flag in (("allowedTools", "--allowedTools"), ("disallowedTools", "--disallowedTools")):
+        tools = options.texts(props, name, _TOOL, 'tool names such as "Read" or "Bash(git log *)"')
+        if tools:
+            argv += [flag, _argument(name, ",".join(tools))]
+    system = prompt.system_text(input)
+    if system:
+        argv += ["--append-system-prompt", _system_argument(system)]
+    return tuple(argv)
+
+
+def _session(props: Mapping[str, Any]) -> str | None:
+    """Return the session to go on with; `resume` is the CLI's word for it, `sessionId` the contract's."""
+    hint = "a session id that this agent reported (CUSTOM claude-code.session-id)"
+    session = options.text(props, "sessionId", _SESSION, hint)
+    resume = options.text(props, "resume", _SESSION, hint)
+    if session is not None and resume is not None and session != resume:
+        options.refuse("resume", "the same as forwardedProps.sessionId, or absent")
+    return session or resume
+
+
+def _argument(name: str, value: str) -> str:
+    reason = options.argument_fault(value)
+    if reason is not None:
+        options.refuse(name, f"shorter: joined it {reason}")
+    return value
+
+
+def _system_argument(system: str) -> str:
+    # Never taken for a flag: the program reads what follows --append-system-prompt as its value, whatever it is.
+    reason = options.argument_fault(system)
+    if reason is not None:
+        raise InputInvalid(
+            f"The system messages together must fit one argument, and that {reason}.",
+            code="message_invalid",
+            field="messages",
+        )
+    return system
+
+
+def _environment(env: Mapping[str, str], *, isolated: bool) -> dict[str, str]:
+    """Return the agent's environment. Telemetry and update checks are off unless the operator says otherwise: they
+    leave files behind when they fail, and a run has no use for them."""
+    ours = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
+    if isolated:
+        ours |= {"IS_SANDBOX": "1", "CLAUDE_CODE_SANDBOXED": "1"}
+    return {**ours, **env}
