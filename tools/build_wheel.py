@@ -13,14 +13,19 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def build(root: Path, target: Path) -> Path:
-    """Build into `target` and return the wheel's path. Raises CalledProcessError with the builder's output."""
+    """Build into `target`, leave no older wheel there, and return the new one's path.
+
+    Raises CalledProcessError with the builder's output."""
     target.mkdir(parents=True, exist_ok=True)
+    for older in target.glob("outlast-*.whl"):
+        older.unlink()
     with tempfile.TemporaryDirectory(prefix="outlast-build-") as folder:
         package_sources.copy(root, Path(folder))
         # Not isolated: the builder is the pinned one of this environment, and nothing is downloaded.
         argv = [sys.executable, "-I", "-m", "build", "--wheel", "--no-isolation", "--outdir", str(target), folder]
         subprocess.run(argv, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    return max(target.glob("outlast-*.whl"), key=lambda path: path.stat().st_mtime_ns)
+    (wheel,) = target.glob("outlast-*.whl")
+    return wheel
 
 
 if __name__ == "__main__":
