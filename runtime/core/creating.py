@@ -23,6 +23,7 @@ from runtime.core.record import CancelReason, Claim, ClaimReason, Head
 
 
 def create(view: View, op: Create, now_ms: int) -> Decision:
+    """Decide the creation of a run, or find the one of the same request (P2, P12, I9)."""
     found = view.head(op.run_id)
     if found is not None:
         same = found.digest == op.digest and found.owner == op.owner
@@ -56,6 +57,7 @@ def create(view: View, op: Create, now_ms: int) -> Decision:
 
 
 def claim(view: View, op: ClaimRun, now_ms: int) -> Decision:
+    """Decide a compare-and-set on the driver epoch; the first answer again for the same claimant (P1)."""
     head = view.head(op.run_id)
     if head is None:
         return Decision(outcome=UnknownRun(run_id=op.run_id))

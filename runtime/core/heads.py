@@ -7,16 +7,19 @@ from runtime.core.record import CancelReason, Claim, Head
 
 
 def superseded(head: Head, held: int) -> Superseded:
+    """Return the refusal for an epoch `held` that is not the run's newest (I1)."""
     return Superseded(run_id=head.run_id, held_epoch=held, current_epoch=head.driver_epoch)
 
 
 def end_last_claim(claims: tuple[Claim, ...], now_ms: int) -> tuple[Claim, ...]:
+    """Return the history with its last entry ended at `now_ms`, if it was not yet."""
     if not claims or claims[-1].ended_at is not None:
         return claims
     return (*claims[:-1], replace_claim(claims[-1], ended_at=now_ms))
 
 
 def replace_claim(claim: Claim, *, ended_at: int | None = None, appended: int = 0, at: int | None = None) -> Claim:
+    """Return a copy of one entry of the history: ended, or with `appended` more chunks as of `at`."""
     first = claim.first_append_at if claim.first_append_at is not None or not appended else at
     return Claim(
         epoch=claim.epoch,
@@ -35,4 +38,5 @@ def holds(head: Head, epoch: int) -> bool:
 
 
 def with_cancel(head: Head, reason: CancelReason) -> Head:
+    """Return the head with a cancel recorded; the first reason wins, so call it once (P9)."""
     return head.with_(cancel_requested=True, cancel_reason=reason)

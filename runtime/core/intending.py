@@ -27,6 +27,7 @@ _LAUNCH_ORDER = (Launch.NONE, Launch.KEYED, Launch.INTENDED)
 
 
 def note(view: View, op: Note) -> Decision:
+    """Decide a driver's remark under its epoch (P3); launch state moves only forward (P15)."""
     head = view.head(op.run_id)
     if head is None:
         return Decision(outcome=UnknownRun(run_id=op.run_id))
@@ -52,6 +53,7 @@ def _done(head: Head, changes: dict[str, object]) -> Decision:
 
 
 def request_cancel(view: View, op: RequestCancel) -> Decision:
+    """Decide a recorded cancel: it moves no status, and its first reason wins (P9, P21, P22)."""
     head = view.head(op.run_id)
     if head is None:
         return Decision(outcome=UnknownRun(run_id=op.run_id))
@@ -64,6 +66,7 @@ def request_cancel(view: View, op: RequestCancel) -> Decision:
 
 
 def intent(view: View, op: RequestHandover | Attach | Detach) -> Decision:
+    """Decide an outsider's intent: it touches its own field only (P3)."""
     head = view.head(op.run_id)
     if head is None:
         return Decision(outcome=UnknownRun(run_id=op.run_id))
@@ -81,14 +84,16 @@ def intent(view: View, op: RequestHandover | Attach | Detach) -> Decision:
 
 
 def open_supervisor(view: View, op: OpenSupervisor) -> Decision:
+    """Decide who the supervisor is: one epoch higher for each new claimant (P6)."""
     row = view.supervisor()
-    if row.claimant == op.claimant:
+    if row.epoch and row.claimant == op.claimant:
         return Decision(outcome=SupervisorOpened(epoch=row.epoch))
     opened = SupervisorRow(epoch=row.epoch + 1, claimant=op.claimant)
     return Decision(outcome=SupervisorOpened(epoch=opened.epoch), supervisor=opened)
 
 
 def assign(view: View, op: Assign, now_ms: int) -> Decision:
+    """Decide that a run gets a new driver, under the epochs of the supervisor and the run (P6, P19)."""
     row = view.supervisor()
     if row.epoch != op.supervisor_epoch:
         return Decision(outcome=SupervisorStale(held_epoch=op.supervisor_epoch, current_epoch=row.epoch))

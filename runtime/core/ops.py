@@ -321,6 +321,14 @@ class SupervisorStale(Struct, frozen=True, kw_only=True, tag=True):
     current_epoch: int
 
 
+class Unstorable(Struct, frozen=True, kw_only=True, tag=True):
+    """A defect: this one operation could not be decided or written, for a reason of its own (a value that has no
+    stored form, a constraint that a bug ran into). The others of its transaction were (P7). `detail` is for people."""
+
+    run_id: str
+    detail: str
+
+
 Refusal = (
     UnknownRun
     | DigestDiffers
@@ -335,6 +343,7 @@ Refusal = (
     | MustAbort
     | IllegalMove
     | SupervisorStale
+    | Unstorable
 )
 Answer = Created | Joined | Claimed | Done | Appended | Finished | SupervisorOpened | Assigned | Exhausted
 Outcome = Answer | Refusal
@@ -371,3 +380,5 @@ def to_error(refusal: Refusal) -> OutlastError:
             return OutlastError(f"Run {run_id!r} cannot go from {from_} to {to}.", code="illegal_move")
         case SupervisorStale(held_epoch=held, current_epoch=current):
             return SupervisorSuperseded(held, current)
+        case Unstorable(run_id=run_id, detail=detail):
+            return OutlastError(f"An operation of run {run_id!r} cannot be stored: {detail}", code="internal")

@@ -22,8 +22,11 @@ from runtime.core.ops import (
 )
 from runtime.core.record import TRANSITIONS, CancelReason, FinishMark, Head, Status
 
+STDERR_BYTES = 64 << 10  # of the agent's stderr is kept with the finish: its end (P9)
+
 
 def append(view: View, op: Append, now_ms: int) -> Decision:
+    """Decide an append: epoch, repeat, closed, sequence, in this order (P7)."""
     batch = op.batch
     head = view.head(batch.run_id)
     if head is None:
@@ -65,6 +68,7 @@ def _with_batch(head: Head, batch: Batch, now_ms: int, **changes: object) -> Hea
 
 
 def finish(view: View, op: Finish, now_ms: int) -> Decision:
+    """Decide an ending, in the same order; a recorded cancel binds it to `aborted` (P7, P9)."""
     head = view.head(op.run_id)
     if head is None:
         return Decision(outcome=UnknownRun(run_id=op.run_id))
@@ -72,7 +76,7 @@ def finish(view: View, op: Finish, now_ms: int) -> Decision:
         return Decision(outcome=superseded(head, op.batch.epoch))
     mark = FinishMark(epoch=op.batch.epoch, seq=op.batch.seq, digest=finish_digest(op))
     if head.finish == mark:
-        return Decision(outcome=Finished(head=head, repeat=True))
+        return Decision(outcome=Finished(head=head, unqueued=_given_the_thread(view, head), repeat=True))
     refusal = _finish_refusal(head, op)
     if refusal is not None:
         return Decision(outcome=refusal)
@@ -85,9 +89,10 @@ def finish(view: View, op: Finish, now_ms: int) -> Decision:
         finish=mark,
         finished_at=now_ms if op.status.terminal else None,
         error=op.error,
-        exit_code=op.exit_code,
-        signal=op.signal,
-        usage=op.usage,
+        # An interrupted run has had its exit: what that said stays when somebody who knows nothing of it ends the run.
+        exit_code=op.exit_code if op.exit_code is not None else head.exit_code,
+        signal=op.signal if op.signal is not None else head.signal,
+        usage=op.usage if op.usage is not None else head.usage,
         queued=False,
         destroy_pending=op.destroy_pending,
     )
@@ -97,7 +102,7 @@ def finish(view: View, op: Finish, now_ms: int) -> Decision:
         outcome=Finished(head=ended, unqueued=unqueued),
         heads=(ended, unqueued) if unqueued else (ended,),
         batch=op.batch if op.batch.count else None,
-        stderr=op.stderr,
+        stderr=None if head.closed and not op.stderr else op.stderr[-STDERR_BYTES:],
     )
 
 
@@ -112,12 +117,16 @@ def _finish_refusal(head: Head, op: Finish) -> Refusal | None:
     ends_interrupted = head.status is Status.INTERRUPTED and op.batch.count == 0
     if head.closed and not ends_interrupted:
         return Closed(run_id=op.run_id)
-    if op.batch.seq != head.next_seq or (op.batch.count < 1 and not ends_interrupted):
+    # A key names a cause that may come again (P8). A finish has its mark for that; a key of its own could only clash.
+    misfit = op.batch.seq != head.next_seq or op.batch.key is not None
+    if misfit or (op.batch.count < 1 and not ends_interrupted):
         return SeqConflict(run_id=op.run_id, seq=op.batch.seq, next_seq=head.next_seq)
     if head.cancel_requested and op.status is not Status.ABORTED:
         return MustAbort(run_id=op.run_id, reason=head.cancel_reason or CancelReason.USER)
     unasked = op.status is Status.ABORTED and not head.cancel_requested
-    if unasked or (head.status, op.status) not in TRANSITIONS:
+    # A queued run has no agent that could ask anything; interrupted, it would hold a thread that another holds (P12).
+    interrupts_queued = head.queued and op.status is Status.INTERRUPTED
+    if unasked or interrupts_queued or (head.status, op.status) not in TRANSITIONS:
         return IllegalMove(run_id=op.run_id, from_=head.status, to=op.status)
     return None
 
@@ -128,3 +137,10 @@ def _next_of_thread(view: View, ended: Head) -> Head | None:
         return None
     waiting = view.oldest_queued(ended.owner, ended.thread_id)
     return None if waiting is None else waiting.with_(queued=False)
+
+
+def _given_the_thread(view: View, ended: Head) -> Head | None:
+    """Return the run that holds the ended one's thread now, if it came out of the queue: whoever lost the first answer
+    must still learn that this run waits for a driver (I7). To hear it twice does no harm."""
+    holder = view.holder(ended.owner, ended.thread_id) if ended.status.terminal else None
+    return holder if holder is not None and holder.queued_at is not None else None
