@@ -7,7 +7,8 @@
 
 A lane whose need cannot be had on this machine is left out: its tests are skipped, and the summary ends with one line
 that says how to get it. `OUTLAST_TEST_NEED=ray,node` turns that into a failure, so that a CI cannot go green on what it
-did not run. Lanes run in the order of `LANES`, cheap ones first.
+did not run; in a run of everything, a needed lane without a test fails too. Lanes run in the order of `LANES`, cheap
+ones first.
 
 Deliberately not: a lane as a marker. A folder cannot be forgotten.
 """
@@ -98,7 +99,8 @@ def needed(env: str) -> list[Lane]:
 class LanePlugin:
     """Sorts, skips and counts by lane in one session."""
 
-    def __init__(self, config: pytest.Config) -> None:
+    def __init__(self, config: pytest.Config, needed_lanes: list[Lane]) -> None:
+        self.needed = needed_lanes
         self.with_long = bool(config.getoption("--long"))
         self.root = config.rootpath
         self.seconds: defaultdict[str, float] = defaultdict(float)
@@ -106,17 +108,25 @@ class LanePlugin:
         self.left_out: dict[str, str] = {}
         self.long_left_out = 0
 
-    def refuse_unmet(self, lanes: list[Lane]) -> None:
+    def refuse_unmet(self) -> None:
         """Raise UsageError if a needed lane cannot run here, whatever was selected."""
-        unmet = [f"{lane.name}: {why}. To get it: {lane.get}" for lane in lanes if (why := lane.missing())]
+        unmet = [f"{lane.name}: {why}. To get it: {lane.get}" for lane in self.needed if (why := lane.missing())]
         if unmet:
             raise pytest.UsageError(f"{NEED} names lanes that cannot run here:\n  " + "\n  ".join(unmet))
+
+    def _refuse_empty(self, config: pytest.Config, present: set[str]) -> None:
+        everything = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+        selected = config.getoption("keyword") or config.getoption("markexpr") or config.getoption("last_failed", None)
+        empty = [lane.name for lane in self.needed if lane.name not in present]
+        if everything and not selected and empty:
+            raise pytest.UsageError(f"{NEED} names lanes that have no test: {', '.join(empty)}")
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave out what cannot run or was not asked for, and put cheap lanes first."""
         order = list(LANES)
         lanes = {path: lane_of(path) for path in {item.path for item in items}}
+        self._refuse_empty(config, {lane.name for lane in lanes.values()})
         items.sort(key=lambda item: order.index(lanes[item.path].name))
         if not self.with_long:
             long = [item for item in items if item.get_closest_marker("long")]
@@ -156,8 +166,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Check `OUTLAST_TEST_NEED` before anything is collected, then register the plugin."""
-    plugin = LanePlugin(config)
-    plugin.refuse_unmet(needed(os.environ.get(NEED, "")))
+    plugin = LanePlugin(config, needed(os.environ.get(NEED, "")))
+    plugin.refuse_unmet()
     config.pluginmanager.register(plugin, "outlast-lanes")
 
 

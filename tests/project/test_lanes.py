@@ -13,6 +13,7 @@ import pytest
 TESTS = Path(__file__).resolve().parents[1]
 INI = """\
 [pytest]
+testpaths = tests
 pythonpath = tests
 addopts = --import-mode=importlib --strict-markers -p no:cacheprovider
 markers = long
@@ -72,6 +73,15 @@ def test_a_needed_lane_that_does_not_exist_fails_the_run(suite: Suite) -> None:
     code, output = suite.run(OUTLAST_TEST_NEED="nodes")
     assert code == pytest.ExitCode.USAGE_ERROR
     assert "nodes: no such lane" in output
+
+
+def test_a_needed_lane_without_a_test_fails_a_run_of_everything(suite: Suite) -> None:
+    suite.write("unit/test_a.py", "def test_a(): pass\n")
+    code, output = suite.run(OUTLAST_TEST_NEED="unit,sim")
+    assert code == pytest.ExitCode.USAGE_ERROR
+    assert "lanes that have no test: sim" in output
+    assert suite.run("tests/unit", OUTLAST_TEST_NEED="unit,sim")[0] == 0
+    assert suite.run("-k", "test_a", OUTLAST_TEST_NEED="unit,sim")[0] == 0
 
 
 @pytest.mark.parametrize("path", ["test_a.py", "elsewhere/test_a.py"])
