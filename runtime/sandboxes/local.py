@@ -1,0 +1,236 @@
+"""The `local` provider: a sandbox is a folder and a tree of processes on this machine.
+
+    <root>/<encoded run id>/
+        sandbox.json        its key and its workspace
+        journal, journal.launch, journal.exit, journal.err          see `recorder.py`
+    <workspaces>/<encoded thread key>/                              outlives its sandboxes (P18)
+
+A folder is made whole under a `_new` name and renamed, so a sandbox exists or does not. A destroy renames it to `_gone`
+first: from then on nobody can launch in it, and a destroy that was interrupted is found and completed by the next one.
+In an encoded name an underscore is followed by two hex digits, so these names are nobody's.
+
+`isolated_agent` is False: the agent is the same user as we are, and is trusted as much (P16).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, suppress
+from pathlib import Path
+
+import msgspec
+
+from runtime.core.launch import AgentExit, decode_launch
+from runtime.core.names import folder_name
+from runtime.core.record import Struct
+from runtime.errors import JournalUnavailable, LaunchFailed, SandboxLost, SandboxUnreachable
+from runtime.ports import Capabilities, LaunchSpec
+from runtime.sandboxes.command import run_command
+from runtime.sandboxes.follow import JournalFollower
+from runtime.sandboxes.launcher import start_recorder
+from runtime.sandboxes.recorder import MARKER
+from runtime.sandboxes.recording import JOURNAL, Recording
+from runtime.sandboxes.strays import end_sandbox
+
+DESTROY_PATIENCE_S = 1.0  # P21: a cancel has one second with an answering driver
+KILL_PATIENCE_S = 5.0  # the exit is worth waiting for: the recorder syncs the journal first
+MACHINE_ID = Path("/etc/machine-id")
+META = "sandbox.json"
+NEW, GONE, MADE_ID = "_new", "_gone", "_machine-id"
+
+
+class Meta(Struct, frozen=True, kw_only=True):
+    """What `sandbox.json` says."""
+
+    key: str
+    workspace: str
+
+
+class LocalSandbox:
+    """One sandbox of this machine (`runtime.ports.Sandbox`)."""
+
+    def __init__(self, home: Path, meta: Meta) -> None:
+        self.key = meta.key
+        self.workspace = meta.workspace
+        self._home = home
+        self._opened: Recording | None = None
+
+    async def launched(self) -> bool:
+        """Return whether the launch file exists. Raises SandboxLost."""
+        return self._recording() is not None
+
+    async def launch(self, spec: LaunchSpec) -> None:
+        """Launch, unless somebody has (P15). Raises LaunchFailed, SandboxLost."""
+        if not await self.launched():
+            await asyncio.to_thread(start_recorder, spec, self._home / JOURNAL, self.workspace, self.key)
+        recording = self._recording()
+        if recording is not None:
+            await JournalFollower(recording).wait_until_made()
+
+    async def follow(self, start: int) -> AsyncIterator[bytes]:
+        """Yield the journal from `start` to its end. Raises JournalUnavailable, SandboxLost."""
+        recording = self._recording()
+        if recording is None:
+            raise JournalUnavailable(f"Nothing was launched in the sandbox {self.key}.")
+        async with aclosing(JournalFollower(recording).follow(start)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def exit(self) -> AgentExit | None:
+        """Return how the agent ended; None while it lives or before it was launched. Raises SandboxLost."""
+        recording = self._recording()
+        return None if recording is None else await JournalFollower(recording).look()
+
+    async def stderr_tail(self, max_bytes: int) -> bytes:
+        """Return the end of the agent's stderr; of a long one, only the last half megabyte or more is kept."""
+        try:
+            with (self._home / f"{JOURNAL}.err").open("rb") as file:
+                data = file.read()  # bounded by the recorder; read whole, since it may be cut meanwhile
+        except FileNotFoundError:
+            return b""
+        return data[max(0, len(data) - max_bytes) :]
+
+    async def kill(self) -> None:
+        """End all processes of the sandbox; the recorder records the exit. Raises SandboxUnreachable if some stay."""
+        await asyncio.to_thread(_end, self._home, self.key, KILL_PATIENCE_S)
+
+    async def exec(self, argv: Sequence[str], timeout_s: float) -> tuple[int, bytes]:
+        """Run a short command in the workspace (see `run_command`)."""
+        env = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        env |= {"TERM": "dumb", MARKER: self.key}
+        return await asyncio.to_thread(run_command, argv, self.workspace, env, timeout_s)
+
+    def _recording(self) -> Recording | None:
+        if not self._home.exists():
+            raise SandboxLost(f"The sandbox {self.key} does not exist.")
+        if self._opened is None:
+            self._opened = Recording.open(self._home, self.key)
+        return self._opened
+
+
+class LocalProvider:
+    """Sandboxes of this machine (`runtime.ports.SandboxProvider`), in folders that it is given."""
+
+    name = "local"
+    capabilities = Capabilities(isolated_agent=False)
+
+    def __init__(self, root: Path, deployment: str, workspaces: Path) -> None:
+        self._root = root.absolute()
+        self._workspaces = workspaces.absolute()
+        self._prefix = f"{self.name}/{_machine_id(self._root)}/{folder_name(deployment)}/"
+
+    def key(self, run_id: str) -> str:
+        """Return `local/<machine id>/<deployment>/<encoded run id>` (P17)."""
+        return self._prefix + folder_name(run_id)
+
+    async def create(self, key: str, thread_key: str) -> LocalSandbox:
+        """Make the sandbox, or return the one with this key. Raises LaunchFailed, SandboxUnreachable."""
+        home = self._home(key)
+        try:
+            return await asyncio.to_thread(self._create, home, key, self._workspaces / folder_name(thread_key))
+        except OSError as error:
+            raise LaunchFailed(f"The sandbox's folder could not be made: {error}.") from error
+
+    async def resume(self, key: str) -> LocalSandbox | None:
+        """Return the sandbox, or None: this is its machine, its folder's parent is here, and it is not in it (P17)."""
+        home = self._home(key)
+        try:
+            meta = _read_meta(home)
+            if meta is None and not self._root.is_dir():
+                raise SandboxUnreachable(f"{self._root} is not there; is its disk mounted?")
+        except OSError as error:
+            raise SandboxUnreachable(f"{home} cannot be read: {error}.") from error
+        return None if meta is None else LocalSandbox(home, meta)
+
+    async def destroy(self, key: str) -> None:
+        """End its processes, then remove its folder; the workspace stays (P18). Raises SandboxUnreachable."""
+        home = self._home(key)
+        try:
+            await asyncio.to_thread(_destroy, home, key)
+        except OSError as error:
+            raise SandboxUnreachable(f"{home} could not be removed: {error}.") from error
+
+    async def list(self) -> list[str]:
+        """Return the keys of what exists, half-destroyed ones too."""
+        try:
+            homes = [entry for entry in self._root.iterdir() if NEW not in entry.name and entry.is_dir()]
+        except FileNotFoundError:
+            return []
+        keys = {meta.key for home in homes if (meta := _read_meta(home))}
+        return sorted(key for key in keys if key.startswith(self._prefix))
+
+    def _home(self, key: str) -> Path:
+        name = key.removeprefix(self._prefix)
+        if name == key or not name or "/" in name:
+            raise SandboxUnreachable(f"The sandbox {key} is not of this machine and deployment ({self._prefix}).")
+        return self._root / name
+
+    def _create(self, home: Path, key: str, workspace: Path) -> LocalSandbox:
+        if (meta := _read_meta(home)) is None:
+            workspace.mkdir(parents=True, exist_ok=True)
+            meta = Meta(key=key, workspace=str(workspace))
+            fresh = home.with_name(f"{home.name[:200]}{NEW}{secrets.token_hex(4)}")
+            fresh.mkdir(mode=0o700, parents=True)
+            (fresh / META).write_bytes(msgspec.json.encode(meta))
+            try:
+                fresh.rename(home)
+            except OSError:  # not empty: another one was first
+                _remove(fresh)
+                meta = _read_meta(home)
+                if meta is None:
+                    raise
+        return LocalSandbox(home, meta)
+
+
+def _destroy(home: Path, key: str) -> None:
+    """Complete an earlier destroy, then do this one (see the module's docstring). Blocks."""
+    gone = home.with_name(home.name + GONE)
+    while True:
+        if gone.exists():
+            _end(gone, key, DESTROY_PATIENCE_S)
+            _remove(gone)
+        try:
+            home.rename(gone)
+        except FileNotFoundError:
+            return
+
+
+def _end(home: Path, key: str, patience_s: float) -> None:
+    """End the sandbox's processes. Raises SandboxUnreachable if some are still there. Blocks."""
+    launch = None
+    with suppress(FileNotFoundError):
+        launch = decode_launch((home / f"{JOURNAL}.launch").read_bytes())
+    if left := end_sandbox(key, launch, patience_s):
+        raise SandboxUnreachable(f"Processes of {key} could not be ended: {sorted(pid for pid, _ in left)}.")
+
+
+def _remove(home: Path) -> None:
+    """Remove a sandbox's folder, which is flat; what names its key goes last."""
+    for entry in sorted(home.iterdir(), key=lambda entry: entry.name == META):
+        entry.unlink(missing_ok=True)
+    home.rmdir()
+
+
+def _read_meta(home: Path) -> Meta | None:
+    try:
+        return msgspec.json.decode((home / META).read_bytes(), type=Meta)
+    except FileNotFoundError:
+        return None
+
+
+def _machine_id(root: Path) -> str:
+    """Return this machine's id; one that is made once in `root` if the system has none."""
+    with suppress(OSError):
+        text = MACHINE_ID.read_text().strip()
+        if text.isalnum() and text != "uninitialized":  # as an image that was never booted says
+            return text
+    root.mkdir(parents=True, exist_ok=True)
+    made, fresh = root / MADE_ID, root / f"{MADE_ID}{secrets.token_hex(4)}"
+    fresh.write_text(secrets.token_hex(16))
+    with suppress(FileExistsError):
+        made.hardlink_to(fresh)
+    fresh.unlink()
+    return made.read_text()
