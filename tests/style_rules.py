@@ -39,11 +39,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Source:
-    """One text file; `tree` is None unless it is Python."""
+    """One text file; `tree` is None unless it is Python that parses, and `broken_at` the line where it does not."""
 
     path: str
     text: str
-    tree: ast.Module | None
+    tree: ast.Module | None = None
+    broken_at: int | None = None
 
     @property
     def top(self) -> str:
@@ -61,7 +62,12 @@ class Source:
 
 def parse(path: str, text: str) -> Source:
     """Return `text` as a source; `path` is relative to the root, with slashes."""
-    return Source(path, text, ast.parse(text) if path.endswith(".py") else None)
+    if not path.endswith(".py"):
+        return Source(path, text)
+    try:
+        return Source(path, text, ast.parse(text))
+    except SyntaxError as error:
+        return Source(path, text, broken_at=error.lineno or 1)
 
 
 def find(source: Source) -> list[Finding]:
@@ -80,6 +86,11 @@ def sources(root: Path) -> Iterator[Source]:
         content = path.read_bytes()
         if b"\0" not in content:
             yield parse("/".join(inside), content.decode(errors="replace"))
+
+
+def _broken(source: Source) -> Iterator[Finding]:
+    if source.broken_at:
+        yield Finding(source.path, source.broken_at, "what does not parse", "Python 3.11")
 
 
 def _module_names(source: Source) -> Iterator[Finding]:
@@ -156,6 +167,7 @@ def _registry_hosts(source: Source) -> Iterator[Finding]:
 
 Rule = Callable[[Source], Iterator[Finding]]
 RULES: tuple[Rule, ...] = (
+    _broken,
     _module_names,
     _sleeps,
     _mocks,
