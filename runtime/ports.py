@@ -11,7 +11,7 @@ account.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Protocol
 
 from runtime.core.batch import Batch
@@ -289,7 +289,7 @@ class Sandbox(Protocol):
         """Start the agent under its recorder, at most once in the life of the sandbox (P15, P16). A second call,
         from anyone, changes nothing and returns. Returns when journal and exit file exist. Raises LaunchFailed."""
 
-    def follow(self, start: int) -> AsyncIterator[bytes]:
+    def follow(self, start: int) -> AsyncGenerator[bytes, None]:
         """Yield the journal's bytes from `start` as they come, in pieces of at most 128 KiB, and end when the exit is
         recorded and all bytes up to its `journal_length` were yielded. Reacts in milliseconds.
 

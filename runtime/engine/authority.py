@@ -42,6 +42,11 @@ class Orders:
             self.handover = True
             self.changed.set()
 
+    def raise_if_lost(self) -> None:
+        """Raise what latched us shut, if anything did."""
+        if self.lost is not None:
+            raise self.lost
+
     def lose(self, error: OutlastError) -> None:
         """Latch shut. The first error stays."""
         if self.lost is None:
@@ -60,11 +65,11 @@ class Authority:
 
     async def submit(self, op: Op) -> Outcome:
         """Send an operation of this epoch until it is answered (P4). Raises RunClaimLostError, once and for ever."""
-        self._check()
+        self.orders.raise_if_lost()
         outcome = await repeat(lambda: self.log.submit(op))
         if isinstance(outcome, Superseded | UnknownRun):
             self.orders.lose(to_error(outcome))
-            self._check()
+            self.orders.raise_if_lost()
         head: Head | None = getattr(outcome, "head", None)
         if head is not None:
             self.orders.obey(Pulse.of(head, self.epoch), self.run_id, self.epoch)
@@ -72,15 +77,11 @@ class Authority:
 
     async def pulse(self, tick: int) -> Pulse:
         """Renew the lease once; raise RunClaimLostError if the epoch is superseded."""
-        self._check()
+        self.orders.raise_if_lost()
         pulse = await repeat(lambda: self.log.pulse(self.run_id, self.epoch, tick))
         self.orders.obey(pulse, self.run_id, self.epoch)
-        self._check()
+        self.orders.raise_if_lost()
         return pulse
-
-    def _check(self) -> None:
-        if self.orders.lost is not None:
-            raise self.orders.lost
 
 
 async def repeat(call: Callable[[], Awaitable[T]]) -> T:

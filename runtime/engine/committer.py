@@ -94,7 +94,7 @@ class Committer:
         except OutlastError as error:
             self._refuse(group, error)
             return
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the callers wait for an answer
             self._refuse(group, StoreUnavailable(f"The store failed: {error!r}"))
             return
         for (op, future), outcome in zip(group, outcomes, strict=True):

@@ -79,17 +79,26 @@ class Driver:
         self.ending = False  # true once a cancel or the finish is under way: the cancel's receipt (P21)
         self._tools = tools
         self._claimant = claimant
-        self._appender: Appender | None = None
-        self._tick = 0
+        self._drive: _Drive | None = None
 
     async def emit(self, name: str, value: Any, emit_id: str) -> int:
         """Append a CUSTOM live chunk; return the position after it. `emit_id` makes a repeat harmless (P8).
 
         Raises LogClosedError when the run has no driver here any more."""
-        from_engine = self._appender
-        if from_engine is None:
+        drive = self._drive
+        if drive is None:
             raise LogClosedError(self.run_id)
-        return await from_engine.put_live(chunk.custom(name, value), emit_id)
+        return await drive.appender.put_live(chunk.custom(name, value), emit_id)
+
+    async def look(self) -> bool:
+        """Ask the shard now what it orders; return whether a cancel is recorded and seen (P21's receipt)."""
+        drive = self._drive
+        if drive is None:
+            return False
+        try:
+            return (await drive.authority.pulse(drive.tick)).cancel_requested
+        except OwnershipLost:
+            return False
 
     async def drive(self, expected_epoch: int, reason: ClaimReason) -> DriveEnd:
         """Claim once (P1), and drive until the run has ended or is somebody else's."""
@@ -99,15 +108,14 @@ class Driver:
             log.info("run %s: claim of epoch %d refused: %s", self.run_id, expected_epoch + 1, outcome)
             return DriveEnd("refused")
         self.epoch = outcome.head.driver_epoch
-        drive = _Drive(self, outcome, self._tools)
-        self._appender = drive.appender
+        self._drive = _Drive(self, outcome, self._tools)
         try:
-            return await drive.run()
+            return await self._drive.run()
         except OwnershipLost as error:
             log.info("run %s: epoch %d stops: %s", self.run_id, self.epoch, error)
             return DriveEnd("superseded")
         finally:
-            self._appender = None
+            self._drive = None
 
 
 class _Drive:
@@ -144,18 +152,16 @@ class _Drive:
 
     async def _run(self) -> DriveEnd:
         orders = self.authority.orders
-        orders.cancel = self.head.cancel_requested
-        if orders.cancel:
+        if self.head.cancel_requested:
             return await self._abort()
         ending, exit = await self._until_ordered(self._work())
-        if orders.lost is not None:
-            raise orders.lost
+        orders.raise_if_lost()
         if ending is None and orders.cancel:
             return await self._abort()
-        if ending is None:
-            await self._quiet_drain()
-            return DriveEnd("handed_over")
-        return await self._finish(ending, exit)
+        if ending is not None:
+            return await self._finish(ending, exit)
+        await self._quiet_drain()
+        return DriveEnd("handed_over")
 
     async def _until_ordered(
         self, work: Coroutine[Any, Any, tuple[Ending, AgentExit | None]]
@@ -184,11 +190,11 @@ class _Drive:
             return failed_by(error), None
         except AgentError as error:
             return failed_by(error), None
-        except OutlastError as error:
+        except OutlastError:
             if self.appender.full:
                 limit = self.spec.limits.max_log_bytes
                 return failed("log_limit", f"The run's log reached its bound of {limit} bytes."), None
-            raise error
+            raise
 
     async def _follow_agent(self) -> tuple[Ending, AgentExit | None]:
         if self.harness is None or self.provider is None:
@@ -201,7 +207,7 @@ class _Drive:
         stopped_by = await follower.follow()
         if stopped_by is not None:
             return stopped_by, None
-        exit = await self._exit(translator.has_result, follower.no_exit)
+        exit = await self._exit(follower.no_exit)
         stderr = await self._stderr()
         if self.aligner.remaining:
             return self._shorter(exit)
@@ -220,7 +226,7 @@ class _Drive:
             max_line_bytes=limits.max_line_bytes,
         )
 
-    async def _exit(self, has_result: bool, no_exit: bool) -> AgentExit:
+    async def _exit(self, no_exit: bool) -> AgentExit:
         assert self.sandbox is not None
         if no_exit:
             return AgentExit(kind=ExitKind.NO_EXIT, journal_length=0)

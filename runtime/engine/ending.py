@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from runtime.core.open_items import OpenItems
-from runtime.core.ops import Claimed, ClaimRun, Finished, MustAbort, Note
+from runtime.core.ops import Claimed, ClaimRun, Finished, MustAbort, Note, Outcome
 from runtime.core.record import Claimant, ClaimReason, Head
 from runtime.engine.authority import Authority, repeat
 from runtime.engine.finishing import aborted, build_finish
@@ -35,26 +35,24 @@ async def end_run(
     authority = Authority(log, head.run_id, claimed.head.driver_epoch)
     provider = providers.get(claimed.spec.provider)
     key = claimed.head.sandbox_key
-    for attempt in (ending, aborted(claimed.head.cancel_reason)):
-        open_items = OpenItems()
-        for batch in claimed.batches:
-            open_items.feed(batch.chunks())
-        finish = build_finish(
-            claimed.head,
-            authority.epoch,
-            claimed.head.next_seq,
-            attempt,
-            open_items,
-            destroy_pending=key is not None,
-        )
-        outcome = await authority.submit(finish)
-        if not isinstance(outcome, MustAbort):
-            break
+    outcome = await _finish(authority, claimed, ending)
+    if isinstance(outcome, MustAbort):
+        outcome = await _finish(authority, claimed, aborted(claimed.head.cancel_reason))
     if not isinstance(outcome, Finished):
         return None
     if provider is not None and key is not None:
         await _destroy(authority, provider, key)
     return outcome
+
+
+async def _finish(authority: Authority, claimed: Claimed, ending: Ending) -> Outcome:
+    open_items = OpenItems()
+    for batch in claimed.batches:
+        open_items.feed(batch.chunks())
+    head = claimed.head
+    pending = head.sandbox_key is not None
+    finish = build_finish(head, authority.epoch, head.next_seq, ending, open_items, destroy_pending=pending)
+    return await authority.submit(finish)
 
 
 async def _destroy(authority: Authority, provider: SandboxProvider, key: str) -> None:

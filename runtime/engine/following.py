@@ -8,12 +8,12 @@ idle limit, and the grace after a result that no exit follows.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 from runtime.core import chunk
 from runtime.core.align import BandAligner
-from runtime.core.framing import Framer
+from runtime.core.framing import Framed, Framer
 from runtime.engine.appending import Appender
 from runtime.engine.finishing import failed
 from runtime.ports import Clock, Ending, Sandbox, Translator
@@ -53,7 +53,7 @@ class Follower:
         self._appender = appender
         self._count = count
         self._limits = limits
-        self._framer = Framer(max_line_bytes=limits.max_line_bytes)
+        self._framer = Framer(0, limits.max_line_bytes)
         self._begun = limits.clock.monotonic()
         self._heard = self._begun
         self._result_at: float | None = None
@@ -71,15 +71,15 @@ class Follower:
                     return stop
                 if piece is None:
                     break
-                self._feed(piece)
+                self._feed(self._framer.feed(piece))
                 await self._appender.room()
         finally:
-            await pieces.aclose()  # type: ignore[attr-defined]
+            await pieces.aclose()
         if not self.no_exit:
-            self._feed_torn()
+            self._feed(self._framer.finish())
         return None
 
-    async def _next(self, pieces: AsyncIterator[bytes]) -> tuple[bytes | None, Ending | None]:
+    async def _next(self, pieces: AsyncGenerator[bytes, None]) -> tuple[bytes | None, Ending | None]:
         """Return the next piece (None: the end), or the ending of a bound that was reached meanwhile."""
         task = asyncio.ensure_future(anext(pieces, None))
         try:
@@ -109,24 +109,15 @@ class Follower:
             self.no_exit = now - max(self._result_at, self._heard) >= RESULT_GRACE_S
         return None
 
-    def _feed(self, piece: bytes) -> None:
-        framed = self._framer.feed(piece)
+    def _feed(self, framed: Framed) -> None:
+        """Translate whole lines and hand over what the log does not hold yet."""
         feed = self._translator.feed
         chunks: list[bytes] = []
         ends: list[int] = []
-        for line, end in zip(framed.lines, framed.ends, strict=True):
-            made = feed(line) if line is not None else [chunk.line_skipped(*framed.skipped[end])]
+        for index, line in enumerate(framed.lines):
+            skipped = framed.skipped.get(index) if framed.skipped else None
+            made = feed(line, framed.torn) if skipped is None else [chunk.line_skipped(*skipped)]
             chunks += made
-            ends += [end] * len(made)
-        self._hand_over(chunks, ends)
-
-    def _feed_torn(self) -> None:
-        torn = self._framer.finish()
-        if torn is not None:
-            line, end = torn
-            made = self._translator.feed(line, torn=True)
-            self._hand_over(made, [end] * len(made))
-
-    def _hand_over(self, chunks: list[bytes], ends: list[int]) -> None:
+            ends += [framed.ends[index]] * len(made)
         new = self._aligner.feed(chunks)
         self._appender.put_journal(new, ends[len(ends) - len(new) :])

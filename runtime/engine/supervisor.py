@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -25,7 +25,7 @@ from runtime.engine.authority import repeat
 from runtime.engine.driver import DriveEnd
 from runtime.engine.ending import end_run
 from runtime.engine.finishing import aborted, failed
-from runtime.errors import OutlastError, RunEnded, RunNotFound, SupervisorSuperseded
+from runtime.errors import OutlastError, RunEnded, RunNotFound
 from runtime.ports import Clock, Due, SandboxProvider, ShardPort
 from runtime.settings import Settings
 
@@ -106,7 +106,7 @@ class Supervisor:
     ) -> None:
         self.epoch = 0
         self.tally = Tally()
-        self.stale: SupervisorSuperseded | None = None
+        self.stale = asyncio.Event()  # set once a newer supervisor decides
         self._shards = shards
         self._fleet = fleet
         self._providers = providers
@@ -127,8 +127,8 @@ class Supervisor:
         assert isinstance(opened, SupervisorOpened)
         self.epoch = opened.epoch
         for shard in self._shards.values():
-            self._spawn(self._adopt_all(shard))
-            self._spawn(self._watch_shard(shard))
+            for work in (self._adopt_all(shard), self._watch_shard(shard)):
+                self._keep(asyncio.create_task(work))
 
     async def close(self) -> None:
         """Stop deciding. Drivers go on."""
@@ -230,7 +230,8 @@ class Supervisor:
             if old.handle is not None:
                 old.handle.kill()
         watched = self._watched[head.run_id] = _Watched(head.driver_epoch, reason)
-        watched.task = self._spawn(self._make(head, watched))
+        watched.task = asyncio.create_task(self._make(head, watched))
+        self._keep(watched.task)
 
     async def _make(self, head: Head, watched: _Watched) -> None:
         """Assign, create, watch: one driver's life as we see it."""
@@ -275,8 +276,8 @@ class Supervisor:
                 attempts = self._settings.takeover_attempts
                 message = f"{attempts} drivers in a row ended without progress. See the claims of the run."
                 await self._end(newest, ClaimReason.DRIVER_LOST, code="takeover_exhausted", message=message)
-            case SupervisorStale(held_epoch=held, current_epoch=current):
-                self.stale = SupervisorSuperseded(held, current)
+            case SupervisorStale():
+                self.stale.set()
             case _:
                 log.debug("run %s: not assigned: %s", head.run_id, outcome)
         return None
@@ -295,7 +296,8 @@ class Supervisor:
 
     def _watch(self, run_id: str, watched: _Watched) -> None:
         self._watched[run_id] = watched
-        watched.task = self._spawn(self._attend(run_id, watched))
+        watched.task = asyncio.create_task(self._attend(run_id, watched))
+        self._keep(watched.task)
 
     async def _attend(self, run_id: str, watched: _Watched) -> None:
         assert watched.handle is not None
@@ -339,16 +341,19 @@ class Supervisor:
         stored = await repeat(lambda: self._shard(run_id).record(run_id))
         return None if stored is None else stored[0]
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
+    def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
-        return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a supervisor task failed", exc_info=error)
+
+    async def claim_of(self, run_id: str) -> Claimant | None:
+        """Return who holds the run's newest claim."""
+        head = await self._head(run_id)
+        return head.claims[-1].claimant if head is not None and head.claims else None
 
     @property
     def watching(self) -> dict[str, str | None]:

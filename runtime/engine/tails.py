@@ -40,7 +40,7 @@ class Segments(Protocol):
 class NoSegments:
     """Keeps nothing: every read is inline."""
 
-    def put(self, data: bytes) -> Any:
+    def put(self, data: bytes) -> Any:  # noqa: ARG002 - the port's shape
         """Return None: there is no segment."""
         return None
 

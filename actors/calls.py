@@ -1,0 +1,62 @@
+"""The one place where Ray is called: a remote method in, a value or one of our errors out.
+
+Ray's own errors mean one of two things to us. The actor is gone or cannot be reached: whoever asked may ask again
+(`Gone`). Or the method raised: then the cause is what it raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import ray
+from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayActorError, RayError, RayTaskError
+
+from runtime.errors import OutlastError
+
+
+class Gone(Exception):
+    """The actor is not there: dead, restarting, unreachable or never made. `died` if Ray says that it is dead."""
+
+    def __init__(self, name: str, died: bool) -> None:
+        super().__init__(name)
+        self.died = died
+
+
+async def call(name: str, method: Any, *args: Any, timeout_s: float | None = None) -> Any:
+    """Call `method` (an actor's remote method) and return its value.
+
+    Raises the method's own OutlastError, or Gone. A timeout does not retract the call: it may still be executed."""
+    try:
+        reference = method.remote(*args)
+        return await (reference if timeout_s is None else asyncio.wait_for(reference, timeout_s))
+    except RayTaskError as error:
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, OutlastError):
+            raise cause from None
+        raise
+    except (ActorDiedError, ActorUnavailableError, RayActorError) as error:
+        raise Gone(name, isinstance(error, ActorDiedError)) from error
+    except (TimeoutError, GetTimeoutError) as error:
+        raise Gone(name, False) from error
+
+
+def find(name: str, namespace: str) -> Any | None:
+    """Return the actor of that name, or None."""
+    try:
+        return ray.get_actor(name, namespace=namespace)
+    except (ValueError, RayError):
+        return None
+
+
+def kill(handle: Any) -> None:
+    """End an actor, best effort, without a restart (P5)."""
+    try:
+        ray.kill(handle, no_restart=True)
+    except (RayError, ValueError):
+        return
+
+
+def actor_id(handle: Any) -> str:
+    """Return an actor's id, which no other actor ever has."""
+    return str(handle._actor_id.hex())  # noqa: SLF001 - Ray offers no other way from a handle to its id

@@ -1,0 +1,101 @@
+"""The way from a gateway replica or a Python driver to the actors of its instance: `ports.Cluster` over Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from actors import supervisor_actor
+from actors.calls import Gone, call, find, kill
+from actors.names import SUPERVISOR, shard_of
+from actors.shard_client import ShardClient
+from runtime.errors import StoreUnavailable
+from runtime.settings import Settings
+
+log = logging.getLogger("outlast.cluster")
+
+CALL_TIMEOUT_S = 10.0
+
+
+class SupervisorClient:
+    """The supervisor, by its name; replaces it when it is silent (P6)."""
+
+    def __init__(self, settings: Settings, deployment: str) -> None:
+        self._settings = settings
+        self._deployment = deployment
+        self._handle: Any = None
+
+    async def _call(self, method: str, *args: Any, timeout_s: float = CALL_TIMEOUT_S) -> Any:
+        if self._handle is None:
+            self._handle = find(SUPERVISOR, self._settings.namespace)
+        if self._handle is None:
+            raise StoreUnavailable("The supervisor is not there yet.")
+        try:
+            return await call(SUPERVISOR, getattr(self._handle, method), *args, timeout_s=timeout_s)
+        except Gone as error:
+            self._handle = None
+            raise StoreUnavailable("The supervisor does not answer; it is being replaced.") from error
+
+    async def start(self, run_id: str) -> None:
+        """See ports.SupervisorPort."""
+        await self._call("start", run_id)
+
+    async def ensure(self, run_id: str) -> None:
+        """See ports.SupervisorPort."""
+        await self._call("ensure", run_id)
+
+    async def cancel(self, run_id: str) -> None:
+        """See ports.SupervisorPort."""
+        await self._call("cancel", run_id)
+
+    async def takeover(self, run_id: str) -> int:
+        """See ports.SupervisorPort."""
+        epoch: int = await self._call("takeover", run_id)
+        return epoch
+
+    async def watch(self, replica: str, wait_s: float) -> bool:
+        """See ports.SupervisorPort."""
+        draining: bool = await self._call("watch", replica, wait_s, timeout_s=wait_s + 2.0)
+        return draining
+
+    async def drain(self) -> None:
+        """See ports.SupervisorPort."""
+        await self._call("drain")
+
+    async def status(self) -> dict[str, Any]:
+        """See ports.SupervisorPort."""
+        status: dict[str, Any] = await self._call("status")
+        return status
+
+    async def replace(self) -> None:
+        """Kill a supervisor that is silent, and make another. A second one is harmless (P6)."""
+        old = find(SUPERVISOR, self._settings.namespace)
+        if old is not None:
+            kill(old)
+        self._handle = None
+        try:
+            await asyncio.to_thread(supervisor_actor.create, self._settings, self._deployment)
+        except ValueError as error:
+            log.info("another replica makes the supervisor: %s", error)
+
+
+class RayCluster:
+    """Implements `ports.Cluster`."""
+
+    def __init__(self, settings: Settings, deployment: str) -> None:
+        self._settings = settings
+        self._shards = [ShardClient(shard, settings.namespace) for shard in range(settings.shards)]
+        self._supervisor = SupervisorClient(settings, deployment)
+
+    def shard(self, run_id: str) -> ShardClient:
+        """Return the shard that serves the run."""
+        return self._shards[shard_of(run_id, self._settings.shards)]
+
+    def shards(self) -> list[ShardClient]:
+        """Return every shard, in order."""
+        return list(self._shards)
+
+    def supervisor(self) -> SupervisorClient:
+        """Return the supervisor."""
+        return self._supervisor

@@ -1,0 +1,117 @@
+"""The composition root below HTTP: which store, sandbox and harness stand behind a name.
+
+Everything is named as `module:attribute`, the built-in ones too, and imported when it is first used: a run actor
+loads its own harness and provider and nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from runtime.errors import InputInvalid
+from runtime.ports import Harness, SandboxProvider, Store
+from runtime.settings import Settings
+
+T = TypeVar("T")
+
+HARNESSES = {
+    "shell": "runtime.harnesses.shell:ShellHarness",
+    "agui": "runtime.harnesses.agui:AguiHarness",
+    "claude-code": "runtime.harnesses.claude_code:ClaudeCodeHarness",
+}
+AGENT_ENV = ("PATH", "HOME", "LANG", "TERM")
+
+
+class Registry(Mapping[str, T], Generic[T]):
+    """Names to things that are made when they are first asked for."""
+
+    def __init__(self, makers: Mapping[str, Callable[[], T]]) -> None:
+        self._makers = dict(makers)
+        self._made: dict[str, T] = {}
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self._made:
+            self._made[name] = self._makers[name]()
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+
+def load_attribute(path: str, setting: str) -> Any:
+    """Return what `module:attribute` names. Raises InputInvalid `setting_invalid` if nothing is there."""
+    module, _, attribute = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        message = f"OUTLAST_{setting.upper()}: {path!r} cannot be loaded on this node: {error}"
+        raise InputInvalid(message, code="setting_invalid", field=setting) from error
+
+
+def named_paths(settings: Settings, setting: str) -> dict[str, str]:
+    """Return a `name=module:attribute,...` setting as a mapping."""
+    paths = {}
+    for item in settings.listed(setting):
+        name, equals, path = item.partition("=")
+        if not equals or ":" not in path:
+            message = f"OUTLAST_{setting.upper()}: {item!r} is not name=module:attribute."
+            raise InputInvalid(message, code="setting_invalid", field=setting)
+        paths[name.strip()] = path.strip()
+    return paths
+
+
+def harnesses(settings: Settings) -> Mapping[str, Harness]:
+    """Return every harness by name."""
+    paths = {**HARNESSES, **named_paths(settings, "harnesses")}
+    return Registry({name: partial(_make_harness, path) for name, path in paths.items()})
+
+
+def _make_harness(path: str) -> Harness:
+    harness: Harness = load_attribute(path, "harnesses")()
+    return harness
+
+
+def providers(settings: Settings, deployment: str) -> Mapping[str, SandboxProvider]:
+    """Return every sandbox provider by name. A user's own is called with (settings, deployment)."""
+    makers: dict[str, Callable[[], SandboxProvider]] = {"local": partial(_make_local, settings, deployment)}
+    for name, path in named_paths(settings, "providers").items():
+        makers[name] = partial(_make_provider, path, settings, deployment)
+    return Registry(makers)
+
+
+def _make_local(settings: Settings, deployment: str) -> SandboxProvider:
+    make = load_attribute("runtime.sandboxes.local:LocalProvider", "sandbox")
+    root = settings.data_path
+    local: SandboxProvider = make(root / "sandboxes", deployment, root / "workspaces")
+    return local
+
+
+def _make_provider(path: str, settings: Settings, deployment: str) -> SandboxProvider:
+    provider: SandboxProvider = load_attribute(path, "providers")(settings, deployment)
+    return provider
+
+
+def store_path(settings: Settings) -> Path:
+    """Return where the SQLite store lies."""
+    return settings.data_path / "outlast.sqlite"
+
+
+def open_store(settings: Settings) -> Store:
+    """Open the store that the settings name. Raises StoreRefused."""
+    store: Store = load_attribute("runtime.stores.sqlite:SqliteStore", "store")(store_path(settings))
+    return store
+
+
+def agent_env(settings: Settings, env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment an agent gets (design 7): a short list, and never Ray's or ours."""
+    source = os.environ if env is None else env
+    wanted = [*AGENT_ENV, *settings.listed("agent_env")]
+    return {name: source[name] for name in wanted if name in source and not name.startswith(("RAY_", "OUTLAST_"))}

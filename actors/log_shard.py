@@ -1,0 +1,122 @@
+"""The actor `log:<n>`: one `engine.Shard`, its store and its OS threads.
+
+Ray restarts it when its process dies; the supervisor replaces it when it hangs (P6). Either way the new process takes
+a new epoch in the store before it serves, and the old one, should it wake up, is refused there (P11).
+"""
+
+from __future__ import annotations
+
+from actors import light
+
+light.keep_light()
+
+import asyncio  # noqa: E402
+import logging  # noqa: E402
+import os  # noqa: E402
+from typing import Any  # noqa: E402
+
+import ray  # noqa: E402
+
+from actors.compose import open_store  # noqa: E402
+from actors.segments import RaySegments  # noqa: E402
+from runtime.engine.clock import StoreThreads, SystemClock  # noqa: E402
+from runtime.engine.shard import Shard  # noqa: E402
+from runtime.errors import ShardSuperseded, StoreRefused  # noqa: E402
+from runtime.settings import Settings  # noqa: E402
+
+log = logging.getLogger("outlast.shard")
+
+# Parked reads of every replica and run, and one append per driver, all at once.
+MAX_CONCURRENCY = 10_000
+OPTIONS: dict[str, Any] = {
+    "num_cpus": 0,
+    "lifetime": "detached",
+    "max_restarts": -1,
+    "max_task_retries": 0,
+    "max_concurrency": MAX_CONCURRENCY,
+}
+
+
+class LogShard:
+    """Answers `ports.ShardPort` calls; each opens the shard first if it is not open yet."""
+
+    def __init__(self, shard: int, settings: Settings) -> None:
+        logging.basicConfig(level=settings.log_level.upper())
+        self._number = shard
+        self._settings = settings
+        self._threads = StoreThreads()
+        self._opening = asyncio.Lock()
+        self._shard: Shard | None = None
+
+    async def _open(self) -> Shard:
+        if self._shard is None:
+            async with self._opening:
+                if self._shard is None:
+                    self._shard = await self._open_once()
+        return self._shard
+
+    async def _open_once(self) -> Shard:
+        context = ray.get_runtime_context()
+        opener = f"{context.get_actor_id()} on {context.get_node_id()}, pid {os.getpid()}"
+        store = await self._threads.read(lambda: open_store(self._settings))
+        return await Shard.open(
+            store,
+            self._number,
+            opener,
+            settings=self._settings,
+            clock=SystemClock(),
+            threads=self._threads,
+            segments=RaySegments(),
+        )
+
+    async def ping(self) -> dict[str, Any]:
+        """Return who serves."""
+        shard = await self._open()
+        return {"epoch": shard.epoch, "pid": os.getpid(), "nodeId": ray.get_runtime_context().get_node_id()}
+
+    async def _forward(self, method: str, *args: Any) -> Any:
+        try:
+            shard = await self._open()
+            return await getattr(shard, method)(*args)
+        except ShardSuperseded:
+            asyncio.get_running_loop().call_later(0.5, os._exit, 0)  # after the parked callers got their refusal
+            raise
+        except StoreRefused as error:
+            log.warning("log:%d cannot serve: %s", self._number, error)
+            raise
+
+
+def _forwarder(method: str) -> Any:
+    async def forward(self: LogShard, *args: Any) -> Any:
+        return await self._forward(method, *args)
+
+    forward.__name__ = method
+    forward.__doc__ = f"See `ports.ShardPort.{method}`."
+    return forward
+
+
+FORWARDED = (
+    "submit",
+    "pulse",
+    "read",
+    "record",
+    "attach",
+    "set_viewers",
+    "due",
+    "unfinished",
+    "list_runs",
+    "find_active",
+    "list_thread",
+    "log",
+    "stderr",
+    "stats",
+)
+for _name in FORWARDED:
+    setattr(LogShard, _name, _forwarder(_name))
+
+
+def create(shard: int, settings: Settings, name: str) -> Any:
+    """Make the shard's actor, or return the one that has the name."""
+    actor = ray.remote(**OPTIONS)(LogShard)
+    options = {"name": name, "namespace": settings.namespace, "get_if_exists": True}
+    return actor.options(**options).remote(shard, settings)

@@ -1,0 +1,70 @@
+"""The Ray Serve deployment: one replica is one `build_app` over the instance's actors."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from typing import Any
+
+from ray import serve
+
+from actors.cluster import RayCluster
+from actors.compose import harnesses
+from actors.segments import RaySegmentReader
+from runtime.errors import StoreError
+from runtime.settings import Settings
+from serve_app.app import build_app
+from serve_app.replica import Replica
+
+log = logging.getLogger("outlast.gateway")
+
+WATCH_S = 2.0  # P6: a replica pings the supervisor this often; the same call tells of a drain
+MISSES = 2
+
+
+class GatewayReplica:
+    """Routes HTTP to runs by `runId`. Stateless: any replica serves any run."""
+
+    def __init__(self, settings: Settings, deployment: str) -> None:
+        logging.basicConfig(level=settings.log_level.upper())
+        self._settings = settings
+        self._cluster = RayCluster(settings, deployment)
+        self._replica = Replica(uuid.uuid4().hex, RaySegmentReader())
+        self._watch = asyncio.get_running_loop().create_task(self._watch_supervisor())
+
+    def __serve_build_asgi_app__(self) -> Any:
+        """Return this replica's app; Serve calls it after the constructor."""
+        return build_app(self._cluster, self._settings, harnesses(self._settings), self._replica)
+
+    async def _watch_supervisor(self) -> None:
+        """Ping the supervisor for ever: learn of a drain at once, replace a silent one (P6)."""
+        supervisor = self._cluster.supervisor()
+        missed = 0
+        while True:
+            try:
+                if await supervisor.watch(self._replica.name, WATCH_S):
+                    self._replica.draining.set()
+                    return
+                missed = 0
+            except StoreError:
+                missed += 1
+                if missed >= MISSES:
+                    log.warning("the supervisor is silent and is replaced")
+                    await supervisor.replace()
+                    missed = 0
+                await asyncio.sleep(WATCH_S / 4)
+
+
+def application(settings: Settings, deployment: str, max_ongoing_requests: int) -> Any:
+    """Return the Serve application of an instance."""
+    options: dict[str, Any] = {
+        "name": "Gateway",
+        "num_replicas": settings.replicas,
+        "max_ongoing_requests": max_ongoing_requests,
+        "ray_actor_options": {"num_cpus": 0},
+        "graceful_shutdown_timeout_s": 3,
+        "health_check_period_s": 5,
+    }
+    ingress: Any = serve.ingress()
+    return serve.deployment(**options)(ingress(GatewayReplica)).bind(settings, deployment)

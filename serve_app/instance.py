@@ -1,0 +1,203 @@
+"""`outlast serve`: one instance, from an empty folder to a listening address, and down again.
+
+In this order, and undone in the opposite one: data directory (locked for as long as we live), store (made once), Ray
+(our own, or one that exists), supervisor and shards, gateway, `instance.json`. Agents belong to none of these: they
+go on when everything here is gone, and the next `serve` on the same data directory picks their runs up.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import importlib.metadata
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from actors.compose import load_attribute, store_path
+from runtime.errors import DataDirRefused, InputInvalid, PortInUse
+from runtime.process import current
+from runtime.settings import Settings
+from serve_app import instance_file
+from serve_app.instance_file import InstanceInfo
+from serve_app.origins import check_package_origin
+from serve_app.ray_environment import default_temp_dir, prepare
+
+log = logging.getLogger("outlast.serve")
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def serve(settings: Settings) -> int:
+    """Run an instance until SIGINT or SIGTERM; return the exit code.
+
+    Raises InstanceError, StoreRefused, InputInvalid."""
+    logging.basicConfig(level=settings.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    check_package_origin()
+    _check_settings(settings)
+    stop = _StopSignal()
+    with ExitStack() as stack:
+        settings = stack.enter_context(data_directory(settings))
+        deployment = prepare_store(settings)
+        check_port(settings)
+        stack.enter_context(neutral_folder(settings.data_path))
+        temp_dir = settings.ray_temp_dir or default_temp_dir(settings)
+        prepare(temp_dir, own=not settings.ray_address)
+        ray_instance = importlib.import_module("serve_app.ray_cluster").RayInstance(settings, deployment, temp_dir)
+        stack.callback(ray_instance.stop)
+        ray_instance.start()
+        if stop.requested:
+            return 0
+        url = ray_instance.start_application()
+        info = _describe(settings, ray_instance, url)
+        instance_file.write(settings.data_path, info)
+        stack.callback(instance_file.remove, settings.data_path, info)
+        _welcome(settings, url)
+        stop.wait()
+        _say("Stopping: streams are cut so that clients reconnect; agents go on.")
+        left = ray_instance.drain()
+    _say(f"Stopped. {left} run(s) go on without us; the next `outlast serve` here picks them up.")
+    return 0
+
+
+class _StopSignal:
+    """SIGINT or SIGTERM, remembered from the first moment on."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._read, self._write = os.pipe()
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signum, self._note)
+
+    def _note(self, *_: object) -> None:
+        self.requested = True
+        os.write(self._write, b".")
+
+    def wait(self) -> None:
+        """Block until a signal came."""
+        while not self.requested:
+            try:
+                os.read(self._read, 1)
+            except InterruptedError:
+                continue
+
+
+def _check_settings(settings: Settings) -> None:
+    if settings.host not in LOOPBACK:
+        message = f"OUTLAST_HOST={settings.host} is not loopback: anyone who reaches it could run commands."
+        raise InputInvalid(message, code="host_refused", field="host")
+    if settings.store != "sqlite":
+        raise InputInvalid(f"OUTLAST_STORE={settings.store!r}: only `sqlite`.", code="setting_invalid", field="store")
+    if settings.shards != 1:
+        message = "OUTLAST_SHARDS: a SQLite store has exactly 1 shard (P12)."
+        raise InputInvalid(message, code="setting_invalid", field="shards")
+
+
+@contextmanager
+def data_directory(settings: Settings) -> Iterator[Settings]:
+    """Make and lock the data directory; yield the settings with its absolute path."""
+    path = settings.data_path
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = os.open(path / "serve.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise DataDirRefused(
+            f"{path} cannot be used as data directory: {error.strerror}. Set OUTLAST_DATA_DIR."
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        info = instance_file.read(path)
+        where = f" at {info.url} (pid {info.pid})" if info else ""
+        message = f"{path} is in use by a running instance{where}. Stop it (`outlast stop`) or set OUTLAST_DATA_DIR."
+        raise DataDirRefused(message) from None
+    try:
+        yield msgspec.structs.replace(settings, data_dir=str(path))
+    finally:
+        os.close(lock)
+
+
+def prepare_store(settings: Settings) -> str:
+    """Make the store if there is none; return the deployment id. Raises StoreRefused."""
+    path = store_path(settings)
+    setup = load_attribute("runtime.stores.sqlite:create_store", "store")
+    if not path.exists():
+        setup(path, uuid.uuid4().hex[:16], settings.shards)
+    store = load_attribute("runtime.stores.sqlite:SqliteStore", "store")(path)
+    try:
+        facts = store.check()
+    finally:
+        store.close()
+    return str(facts["deployment_id"])
+
+
+def check_port(settings: Settings) -> None:
+    """Raise PortInUse if somebody listens where we are to listen."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((settings.host, settings.port))
+        except OSError as error:
+            message = f"Port {settings.port} on {settings.host} is taken ({error.strerror}). Set OUTLAST_PORT."
+            raise PortInUse(message) from None
+
+
+@contextmanager
+def neutral_folder(data_path: Path) -> Iterator[None]:
+    """Work in the data directory: a folder `runtime/` where the user happens to stand must not shadow ours.
+
+    Ray puts a driver's working folder on every worker's path."""
+    before = Path.cwd()
+    folder = data_path / "ray-cwd"
+    folder.mkdir(exist_ok=True)
+    os.chdir(folder)
+    sys.path[:] = [entry for entry in sys.path if entry not in ("", ".", str(before))]
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def _describe(settings: Settings, ray_instance: Any, url: str) -> InstanceInfo:
+    me = current()
+    return InstanceInfo(
+        url=url,
+        ray_address=ray_instance.address,
+        ray_temp_dir=ray_instance.temp_dir,
+        namespace=settings.namespace,
+        pid=me.pid,
+        started_at=time.time_ns() // 1_000_000,
+        version=importlib.metadata.version("outlast"),
+        boot_id=me.boot_id,
+        pid_started_at=me.pid_started_at,
+    )
+
+
+def _welcome(settings: Settings, url: str) -> None:
+    body = '{"threadId":"demo","messages":[{"role":"user","content":"for i in 1 2 3; do echo $i; sleep 1; done"}]}'
+    _say(
+        f"""Outlast listens on {url}  (data in {settings.data_path})
+
+Try, in another terminal:
+  outlast run 'for i in 1 2 3 4 5; do echo $i; sleep 1; done'      (.venv/bin/outlast in a checkout)
+  curl -N {url}/api/chat -H 'Content-Type: application/json' -H "X-Run-Id: demo-$RANDOM" \\
+       -d '{body}'
+Then kill what drives it (`outlast doctor --json` lists the actors), and see nothing lost. Ctrl-C here stops serving."""
+    )
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201 - what `serve` tells the person in front of it

