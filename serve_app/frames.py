@@ -1,0 +1,83 @@
+r"""Turn stored chunks into the bytes of a response. Chunk path 6/6. Before: `shared_read.py`. After: the wire.
+
+A `Piece` is a stretch of one log as stored: chunks joined by 0x0A. Its frames are made from those bytes without
+decoding them (what is sent is what is stored), once per format, and shared by all viewers of the run: with 200
+viewers the work per chunk stays that of one.
+
+    SSE       id: <offset after the chunk>\n data: <chunk>\n \n       one data line per id line (contract 1.3)
+    NDJSON    {"id":"<offset>","chunk":<chunk>}\n
+
+Canonical chunks hold no raw newline (`core/chunk.py`), so neither format needs escaping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from runtime.core import chunk
+
+
+class Format:
+    """One way to write a stream. `heartbeat` is what every client of the format skips."""
+
+    def __init__(self, name: str, media_type: str, heartbeat: bytes, frame: bytes) -> None:
+        self.name = name
+        self.media_type = media_type
+        self.heartbeat = heartbeat
+        self._frame = frame
+
+    def frames(self, generation: int, start: int, chunks: Iterable[bytes]) -> bytes:
+        """Return the frames of `chunks`, the first of which lies at position `start`."""
+        frame = self._frame.replace(b"GENERATION", b"%016d" % generation)
+        return b"".join([frame % (position, data) for position, data in enumerate(chunks, start + 1)])
+
+
+SSE = Format("sse", "text/event-stream", b": \n\n", b"id: GENERATION_%016d\ndata: %b\n\n")
+NDJSON = Format("ndjson", "application/x-ndjson", b"\n", b'{"id":"GENERATION_%016d","chunk":%b}\n')
+
+
+class Piece:
+    """Positions [`start`, `end`) of one log: `data` holds the chunks joined by 0x0A. At least one chunk."""
+
+    __slots__ = ("_frames", "data", "end", "generation", "start")
+
+    def __init__(self, start: int, end: int, data: bytes, generation: int = 0) -> None:
+        self.start = start
+        self.end = end
+        self.data = data
+        self.generation = generation
+        self._frames: dict[str, bytes] = {}
+
+    def chunks(self) -> list[bytes]:
+        """Return the chunks in order. Raises ValueError if there are not `end - start` of them: then every offset
+        after would be wrong, and it is better to send nothing."""
+        chunks = self.data.split(b"\n")
+        if len(chunks) != self.end - self.start:
+            raise ValueError(f"{len(chunks)} chunks where [{self.start}, {self.end}) was promised")
+        return chunks
+
+    def frames(self, format: Format) -> bytes:
+        """Return the frames of the whole piece; made at the first call."""
+        frames = self._frames.get(format.name)
+        if frames is None:
+            frames = self._frames[format.name] = format.frames(self.generation, self.start, self.chunks())
+        return frames
+
+    def frames_from(self, position: int, format: Format) -> bytes:
+        """Return the frames of what lies past `position`, which may be inside the piece."""
+        if position <= self.start:
+            return self.frames(format)
+        return format.frames(self.generation, position, self.chunks()[position - self.start :])
+
+    def opening(self) -> int | None:
+        """Return the position of the first chunk that a strict AG-UI client takes as its first (P26); None if there
+        is none in this piece."""
+        for position, data in enumerate(self.chunks(), self.start):
+            if chunk.chunk_type(data) in (chunk.RUN_STARTED, chunk.RUN_ERROR):
+                return position
+        return None
+
+
+def accepted() -> Piece:
+    """Return the first chunk of every log: what a run's creation has just made durable (P2)."""
+    return Piece(0, 1, chunk.run_accepted())

@@ -1,0 +1,262 @@
+"""What a request asks for, checked once, where it comes in.
+
+    Start     POST /api/chat: create the run, or join it if it is there from the same body (I9)
+    Attach    GET /api/chat with an offset, or a POST with `Last-Event-ID`, which starts nothing
+
+The run id is `X-Run-Id`, else the body's `runId`, else the query's. The offset is `Last-Event-ID`, else the query's
+`offset`: a client that reconnects a join sends both, and the header is the newer (contract 1.1).
+
+The digest decides whether a repeated POST is the same request. It is made of the body's known fields without
+
+    runId                 it is the key, and may be in the header instead
+    data                  TanStack's second copy of forwardedProps
+    forwardedProps.env    values are secrets: only the names, sorted, are digested and stored
+    unknown fields        they are ignored
+
+so the same bytes have the same digest, and a fresh secret does not make it another request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pydantic
+from starlette.datastructures import Headers, QueryParams
+
+from runtime.core import chunk
+from runtime.core.ids import Offset, RunId, ThreadId
+from runtime.core.ops import Create
+from runtime.core.record import Limits, OnDisconnect, RunSpec
+from runtime.errors import InputInvalid
+from runtime.ports import Harness
+from runtime.settings import Settings
+from serve_app import schemas
+from serve_app.frames import NDJSON, SSE, Format
+
+# Issue 4 maps tokens to owners. Until then there is one, and it is part of every key already.
+OWNER = "local"
+
+M = TypeVar("M", bound=pydantic.BaseModel)
+
+_NOT_STORED = frozenset({"data"})
+_KNOWN = frozenset(field.alias or name for name, field in schemas.ChatBody.model_fields.items()) - _NOT_STORED
+
+
+@dataclass(frozen=True)
+class Start:
+    """Create or join. `strict`: the client is a plain AG-UI one (P26)."""
+
+    create: Create
+    format: Format
+    strict: bool
+
+
+@dataclass(frozen=True)
+class Attach:
+    """Follow the log of `run_id` past `offset`; None is the tail. `may_be_empty`: a native EventSource, which a 204
+    tells to stop."""
+
+    run_id: RunId
+    offset: Offset | None
+    format: Format
+    strict: bool
+    may_be_empty: bool
+
+
+def accepts(headers: Headers, media_type: str) -> bool:
+    """Return whether `Accept` names the type."""
+    names = ",".join(headers.getlist("accept")).split(",")
+    return any(name.partition(";")[0].strip().lower() == media_type for name in names)
+
+
+def format_of(headers: Headers, ndjson: bool) -> Format:
+    """Return the format: NDJSON by path or by `Accept`, else SSE."""
+    return NDJSON if ndjson or accepts(headers, NDJSON.media_type) else SSE
+
+
+def last_event_id(headers: Headers) -> str | None:
+    """Return `Last-Event-ID`; an empty one is none (contract 3.1)."""
+    return headers.get("last-event-id") or None
+
+
+def run_id_of_post(headers: Headers, body: Mapping[str, Any]) -> RunId:
+    """Return the run id of a POST. Raises InputInvalid `run_id_missing`, `run_id_invalid`, `run_id_differs`."""
+    named, inside = headers.get("x-run-id") or None, body.get("runId")
+    if named is None and inside is None:
+        raise InputInvalid(
+            "A run needs an id of your choice: send the header X-Run-Id, or runId in the body.",
+            code="run_id_missing",
+            field="runId",
+        )
+    ids = [RunId.parse(text) for text in (named, inside) if text is not None]
+    if len(set(ids)) > 1:
+        raise InputInvalid(
+            f"X-Run-Id is {ids[0]!s} and the body's runId is {ids[1]!s}. Send one, or the same twice.",
+            code="run_id_differs",
+            field="runId",
+        )
+    return ids[0]
+
+
+def attach_of_post(headers: Headers, body: Mapping[str, Any], *, ndjson: bool) -> Attach:
+    """Return the attach of a POST with `Last-Event-ID`: the same body as before, of which only the run id counts.
+
+    Raises InputInvalid (run id, offset)."""
+    return Attach(
+        run_id=run_id_of_post(headers, body),
+        offset=Offset.parse(last_event_id(headers) or ""),
+        format=format_of(headers, ndjson),
+        strict=not headers.get("x-run-id"),
+        may_be_empty=False,
+    )
+
+
+def attach_of_get(headers: Headers, query: QueryParams, *, ndjson: bool) -> Attach | ThreadId | None:
+    """Return what a GET asks for: a log, the state of a thread (None: of no thread), by which of them it names.
+
+    Raises InputInvalid `offset_missing`, `run_id_missing` and those of the ids and the offset."""
+    text = last_event_id(headers) or query.get("offset")
+    if text is None:
+        if "threadId" in query:
+            return ThreadId.parse(query["threadId"]) if query["threadId"] else None
+        raise InputInvalid(
+            "Say where to read from: the header Last-Event-ID, or ?offset= (-1 is the start, now is the end). "
+            "With ?threadId= alone you get the thread's messages and its active run.",
+            code="offset_missing",
+            field="offset",
+        )
+    named = headers.get("x-run-id") or query.get("runId")
+    if not named:
+        raise InputInvalid("Say which run: the header X-Run-Id, or ?runId=.", code="run_id_missing", field="runId")
+    format = format_of(headers, ndjson)
+    return Attach(
+        run_id=RunId.parse(named),
+        offset=Offset.parse(text),
+        format=format,
+        strict=False,
+        may_be_empty=format is SSE and accepts(headers, SSE.media_type),
+    )
+
+
+def start_of(
+    headers: Headers, body: dict[str, Any], settings: Settings, harnesses: Mapping[str, Harness], *, ndjson: bool
+) -> Start:
+    """Return the start that a POST asks for.
+
+    Raises InputInvalid: ids, `message_invalid`, `option_invalid`, `harness_unknown`, `resume_invalid`,
+    `input_invalid`."""
+    run_id = run_id_of_post(headers, body)
+    checked = check(schemas.ChatBody, body)
+    thread_id = ThreadId.parse(checked.thread_id)
+    if checked.resume:
+        raise InputInvalid(
+            "resume answers an interrupted run, and this thread has none. Send a message instead.",
+            code="resume_invalid",
+            field="resume",
+        )
+    _check_last_message(checked.messages[-1])
+    options = checked.forwarded_props or schemas.ForwardedProps.model_validate({})
+    harness = _harness(options.harness or settings.harness, harnesses)
+    harness.validate(body)
+    stored = _stored(body, options.env, settings)
+    spec = RunSpec(
+        harness=harness.name,
+        translator_version=harness.translator_version,
+        provider=settings.sandbox,
+        input=stored,
+        on_disconnect=OnDisconnect(options.on_disconnect or OnDisconnect.DETACH),
+        limits=_limits(options, settings),
+    )
+    create = Create(
+        run_id=run_id,
+        thread_id=thread_id,
+        owner=OWNER,
+        spec=spec,
+        digest=digest(stored),
+        on_busy=options.on_busy or "reject",
+        max_runs=settings.max_runs,
+    )
+    return Start(create=create, format=format_of(headers, ndjson), strict=not headers.get("x-run-id"))
+
+
+def digest(stored: Mapping[str, Any]) -> str:
+    """Return the hex SHA-256 of what a request asks for; see the module."""
+    return chunk.digest(chunk.encode({key: value for key, value in stored.items() if key != "runId"}))
+
+
+def check(model: type[M], body: Mapping[str, Any]) -> M:
+    """Return the body as `model`. Raises InputInvalid, whose code names the field's rule."""
+    try:
+        return model.model_validate(body)
+    except pydantic.ValidationError as error:
+        raise _refusal(error) from None
+
+
+_CODES = {"threadId": "thread_id_invalid", "runId": "run_id_invalid", "messages": "message_invalid"}
+
+
+def _refusal(error: pydantic.ValidationError) -> InputInvalid:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = [str(part) for part in first["loc"]]
+    top = place[0] if place else "body"
+    # Beyond the option's name or the message's field, pydantic names the members of unions.
+    field = ".".join(place[: 2 if top == "forwardedProps" else 3])
+    code = "option_invalid" if top == "forwardedProps" else _CODES.get(top, "input_invalid")
+    if first["type"] == "missing" and top == "threadId":
+        code = "thread_id_missing"
+    return InputInvalid(f"{field}: {first['msg']}.", code=code, field=field)
+
+
+def _check_last_message(message: schemas.Message) -> None:
+    content = message.content
+    texts: list[Any] = [content]
+    if isinstance(content, list):
+        texts = [part.get("text") for part in content if part.get("type") == "text"]
+    if message.role != "user" or not any(isinstance(text, str) and text.strip() for text in texts):
+        raise InputInvalid(
+            "The last message must be the user's and hold text: that is what the agent is asked to do.",
+            code="message_invalid",
+            field="messages",
+        )
+
+
+def _harness(name: str, harnesses: Mapping[str, Harness]) -> Harness:
+    harness = harnesses.get(name)
+    if harness is None:
+        raise InputInvalid(
+            f"There is no harness {name!r}; there are {', '.join(sorted(harnesses))}.",
+            code="harness_unknown",
+            field="forwardedProps.harness",
+        )
+    return harness
+
+
+def _stored(body: Mapping[str, Any], env: list[str] | dict[str, str] | None, settings: Settings) -> dict[str, Any]:
+    """Return the body as it goes into the record: known fields, and of `env` the names alone."""
+    stored = {key: value for key, value in body.items() if key in _KNOWN}
+    if env is not None:
+        allowed = settings.listed("agent_env")
+        refused = sorted(set(env) - set(allowed))
+        if refused:
+            raise InputInvalid(
+                f"forwardedProps.env: {', '.join(refused)} may not be given to an agent. Allowed are "
+                f"{', '.join(allowed) or 'none'} (OUTLAST_AGENT_ENV).",
+                code="option_invalid",
+                field="forwardedProps.env",
+            )
+        stored["forwardedProps"] = {**stored["forwardedProps"], "env": sorted(set(env))}
+    return stored
+
+
+def _limits(options: schemas.ForwardedProps, settings: Settings) -> Limits:
+    """Return the run's bounds. A `detachedTtlS` of 0 means never, and is stored as None (P22)."""
+    ttl_s = settings.detached_ttl_s if options.detached_ttl_s is None else options.detached_ttl_s
+    return Limits(
+        run_limit_s=settings.run_limit_s if options.run_limit_s is None else options.run_limit_s,
+        idle_limit_s=settings.idle_limit_s,
+        detached_ttl_s=ttl_s or None,
+        max_log_bytes=settings.max_log_bytes,
+        max_line_bytes=settings.max_line_bytes,
+    )

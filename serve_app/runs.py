@@ -1,0 +1,97 @@
+"""`/api/runs`: records, the agent's stderr, takeover by a person."""
+
+from __future__ import annotations
+
+import re
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from runtime.core.ids import RunId, ThreadId
+from runtime.core.record import Status, to_wire
+from runtime.errors import InputInvalid, RunEnded, RunNotFound
+from runtime.ports import RunQuery
+from serve_app import openapi
+from serve_app.asking import answer
+from serve_app.body import check_type
+from serve_app.gateway import Gateway, json_response
+from serve_app.requests import OWNER
+
+DEFAULT_LIMIT = 50
+MAX_LIMIT = 200
+
+
+def query_of(request: Request) -> RunQuery:
+    """Return the page that is asked for. Raises InputInvalid `status_invalid`, `limit_invalid` and the id's."""
+    query = request.query_params
+    status, thread_id, limit = query.get("status"), query.get("threadId"), query.get("limit")
+    if status is not None and status not in {known.value for known in Status}:
+        raise InputInvalid(
+            f"status must be one of {', '.join(known.value for known in Status)}.",
+            code="status_invalid",
+            field="status",
+        )
+    if limit is not None and not (re.fullmatch("[0-9]{1,3}", limit) and 1 <= int(limit) <= MAX_LIMIT):
+        raise InputInvalid(f"limit must be a whole number from 1 to {MAX_LIMIT}.", code="limit_invalid", field="limit")
+    return RunQuery(
+        owner=OWNER,
+        status=None if status is None else Status(status),
+        thread_id=None if thread_id is None else ThreadId.parse(thread_id),
+        limit=DEFAULT_LIMIT if limit is None else int(limit),
+        cursor=query.get("cursor"),
+    )
+
+
+class Runs:
+    """The handlers."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    def router(self) -> APIRouter:
+        """Return the routes."""
+        router = APIRouter(tags=["runs"])
+        router.add_api_route("/api/runs", self.page, methods=["GET"], **openapi.runs())
+        router.add_api_route("/api/runs/{run_id}", self.record, methods=["GET"], **openapi.run())
+        router.add_api_route("/api/runs/{run_id}/stderr", self.stderr, methods=["GET"], **openapi.stderr())
+        router.add_api_route("/api/runs/{run_id}/takeover", self.takeover, methods=["POST"], **openapi.takeover())
+        return router
+
+    async def page(self, request: Request) -> Response:
+        """Return a page of runs, newest first."""
+        query = query_of(request)
+        page = await answer(lambda: self._gateway.any_shard.list_runs(query))
+        records = [to_wire(head, spec, claims=False) for head, spec in page.runs]
+        return json_response({"runs": records, "next": page.next})
+
+    async def record(self, request: Request) -> Response:
+        """Return the record with its claims."""
+        head, spec = await self._gateway.find(_run_id(request))
+        return json_response(to_wire(head, spec, claims=True))
+
+    async def stderr(self, request: Request) -> Response:
+        """Return the end of the agent's stderr, stored when the run ended; empty before that."""
+        run_id = _run_id(request)
+        await self._gateway.find(run_id)
+        tail = await answer(lambda: self._gateway.cluster.shard(run_id).stderr(run_id))
+        return Response(tail or b"", headers={"Cache-Control": "no-store"}, media_type="text/plain")
+
+    async def takeover(self, request: Request) -> Response:
+        """Replace the run's driver because a person says so."""
+        if "content-type" in request.headers:
+            check_type(request)
+        head, _ = await self._gateway.find(_run_id(request))
+        if head.status.terminal:
+            raise RunEnded(head.run_id, head.status.value)
+        epoch = await answer(lambda: self._gateway.cluster.supervisor().takeover(head.run_id))
+        return json_response({"runId": head.run_id, "fromEpoch": epoch}, 202)
+
+
+def _run_id(request: Request) -> RunId:
+    """Return the id in the path; one that no run can have is a run that does not exist."""
+    text = request.path_params["run_id"]
+    try:
+        return RunId.parse(text)
+    except InputInvalid:
+        raise RunNotFound(text) from None

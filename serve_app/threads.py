@@ -1,0 +1,83 @@
+"""Threads: what was said, which runs there were, what is active. Messages are folded from the logs when asked for,
+until transcripts are stored (a later issue)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from runtime.core.ids import ThreadId
+from runtime.core.record import Head, RunSpec, to_wire
+from runtime.core.thread import ThreadRun, thread_messages
+from runtime.errors import ThreadNotFound
+from serve_app import openapi
+from serve_app.asking import answer
+from serve_app.gateway import Gateway, json_response
+from serve_app.requests import OWNER
+
+# Log bytes that one answer folds at most, newest runs first; of older ones it tells what the user said.
+FOLD_BYTES = 64 << 20
+
+Runs = list[tuple[Head, RunSpec]]
+
+
+class Threads:
+    """The handlers, and what `/api/chat` needs of them."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    def router(self) -> APIRouter:
+        """Return the routes."""
+        router = APIRouter(tags=["threads"])
+        router.add_api_route("/api/threads/{thread_id}", self.thread, methods=["GET"], **openapi.thread())
+        return router
+
+    async def thread(self, request: Request) -> Response:
+        """Return the thread's messages and its runs, oldest first."""
+        thread_id = ThreadId.parse(request.path_params["thread_id"])
+        runs = await self._runs(thread_id)
+        if not runs:
+            raise ThreadNotFound(thread_id)
+        records = [to_wire(head, spec, claims=False) for head, spec in runs]
+        return json_response({"threadId": thread_id, "messages": await self._messages(runs), "runs": records})
+
+    async def hydrated(self, thread_id: str | None) -> dict[str, Any]:
+        """Return `{messages, activeRun, interrupts}`; all empty for an unknown thread.
+
+        The active run is asked for first: the other way round, a run that ends between the two questions would be
+        in neither answer (contract 4.6)."""
+        if thread_id is None:
+            return {"messages": [], "activeRun": None, "interrupts": None}
+        active = await answer(lambda: self._gateway.any_shard.find_active(OWNER, thread_id))
+        return {
+            "messages": await self._messages(await self._runs(thread_id)),
+            "activeRun": None if active is None else {"runId": active.run_id},
+            "interrupts": None,
+        }
+
+    async def queued(self, thread_id: str) -> Head | None:
+        """Return the thread's newest run that waits and was not cancelled."""
+        waiting = [head for head, _ in await self._runs(thread_id) if head.queued and not head.cancel_requested]
+        return waiting[-1] if waiting else None
+
+    async def _runs(self, thread_id: str) -> Runs:
+        return await answer(lambda: self._gateway.any_shard.list_thread(OWNER, thread_id))
+
+    async def _messages(self, runs: Runs) -> list[dict[str, Any]]:
+        left = FOLD_BYTES
+        told: list[ThreadRun] = []
+        for head, spec in reversed(runs):
+            left -= head.log_bytes
+            chunks = await self._chunks(head.run_id) if left >= 0 else []
+            told.append(ThreadRun(head.run_id, spec.input["messages"], chunks))
+        told.reverse()
+        return await asyncio.to_thread(thread_messages, told)
+
+    async def _chunks(self, run_id: str) -> list[bytes]:
+        batches = await answer(lambda: self._gateway.cluster.shard(run_id).log(run_id))
+        return [chunk for batch in batches for chunk in batch.chunks()]
