@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runtime.core import chunk
+from runtime.core.agui import SPEC_KEYS
 from runtime.core.launch import AgentExit
 from runtime.core.record import RunError, RunSpec, Status
 from runtime.harnesses import options, prompt
@@ -31,18 +32,7 @@ from runtime.ports import Ending, LaunchSpec, Translator
 
 NAME = "agui"
 
-# Contract 2.1, and the names that AG-UI 1.0 added below one prefix.
-# fmt: off
-EVENT_TYPES = frozenset({
-    "RUN_STARTED", "RUN_FINISHED", "RUN_ERROR", "STEP_STARTED", "STEP_FINISHED",
-    "TEXT_MESSAGE_START", "TEXT_MESSAGE_CONTENT", "TEXT_MESSAGE_END", "TEXT_MESSAGE_CHUNK",
-    "TOOL_CALL_START", "TOOL_CALL_ARGS", "TOOL_CALL_END", "TOOL_CALL_CHUNK", "TOOL_CALL_RESULT",
-    "THINKING_START", "THINKING_END", "THINKING_TEXT_MESSAGE_START", "THINKING_TEXT_MESSAGE_CONTENT",
-    "THINKING_TEXT_MESSAGE_END", "REASONING_START", "REASONING_MESSAGE_START", "REASONING_MESSAGE_CONTENT",
-    "REASONING_MESSAGE_END", "REASONING_MESSAGE_CHUNK", "REASONING_END", "REASONING_ENCRYPTED_VALUE",
-    "STATE_SNAPSHOT", "STATE_DELTA", "MESSAGES_SNAPSHOT", "ACTIVITY_SNAPSHOT", "ACTIVITY_DELTA", "RAW", "CUSTOM",
-})
-# fmt: on
+# AG-UI 1.0 added types below one prefix.
 _NEW_TYPES = "SUBAGENT_"
 _NEED_NO_START = frozenset({"CUSTOM", "RAW"})
 # RunAgentInput's required fields that a request to us may leave out.
@@ -110,7 +100,7 @@ class AguiTranslator:
         except ValueError:
             return [chunk.stdout_line(line, torn)]
         kind = value.get("type") if isinstance(value, dict) else None
-        if not isinstance(kind, str) or not (kind in EVENT_TYPES or kind.startswith(_NEW_TYPES)):
+        if not isinstance(kind, str) or not (kind in SPEC_KEYS or kind.startswith(_NEW_TYPES)):
             return [chunk.raw_event(value, NAME)]
         if kind == chunk.RUN_STARTED:
             return self._run_started(value)

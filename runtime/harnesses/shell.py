@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from runtime.core import chunk
 from runtime.core.launch import AgentExit, ExitKind
 from runtime.core.record import RunSpec, Status
@@ -22,8 +20,6 @@ from runtime.errors import InputInvalid
 from runtime.harnesses import options, prompt
 from runtime.harnesses.endings import Said, conclude
 from runtime.ports import Ending, LaunchSpec, Translator
-
-_text_bytes = msgspec.json.Encoder().encode
 
 
 class ShellHarness:
@@ -83,7 +79,7 @@ class ShellTranslator:
     def feed(self, line: bytes, torn: bool = False) -> list[bytes]:
         """Return the line as text; a torn one without the newline that it does not have."""
         text = line.decode("utf-8", "replace")
-        content = b'{"delta":' + _text_bytes(text if torn else text + "\n") + b"," + self._after
+        content = b'{"delta":' + chunk.encode_text(text if torn else text + "\n") + b"," + self._after
         if self._started:
             return [content]
         return [*self._start(), self._message_start(), content]
