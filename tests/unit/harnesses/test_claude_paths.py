@@ -20,6 +20,8 @@ HOT = [line for line in REAL if line.startswith(HOT_LINE)]
 START = b'{"type":"stream_event","event":{"type":"content_block_start","index":0,"content_block":{"type":"text"}}}'
 TAIL = b'},"session_id":"s","parent_tool_use_id":null,"uuid":"u"}'
 
+DEEP = b"[" * 300 + b"]" * 300  # deeper than chunk.MAX_DEPTH, and no trouble to a decoder
+
 
 def hot(delta: bytes, index: bytes = b"0", tail: bytes = TAIL) -> bytes:
     return HOT_LINE + b'"index":' + index + b',"delta":' + delta + tail
@@ -69,7 +71,7 @@ def test_recorded_and_generated_pieces_take_the_hot_path() -> None:
         hot(b'{"type":"text_delta","text":1}'),
         hot(b'{"type":"text_delta","text":"a","text":"b"}'),
         hot(b'{"type":"text_delta","text":"a","more":"\xff"}'),
-        hot(b'{"type":"text_delta","text":"a","more":' + b"[" * 300 + b"]" * 300 + b"}"),
+        hot(b'{"type":"text_delta","text":"a","more":' + DEEP + b"}"),
         hot(b'{"more":' + b"[" * 5000 + b"]" * 5000 + b',"type":"text_delta","text":"a"}'),
         hot(b'{"text":"a","type":"text_delta"}'),
         hot(b'{"type":"text_delta","type":"thinking_delta","text":"a","thinking":"b"}'),
@@ -91,6 +93,8 @@ def test_recorded_and_generated_pieces_take_the_hot_path() -> None:
         hot(b'{"type":"text_delta","text":"a"}', tail=TAIL.replace(b'"u"', b'"\\q"')),
         hot(b'{"type":"text_delta","text":"a"}', tail=TAIL.replace(b'"u"', b"NaN")),
         hot(b'{"type":"text_delta","text":"a"}', tail=TAIL[:-1] + b',"type":"assistant"}'),
+        hot(b'{"type":"text_delta","text":"a"}', tail=TAIL[:-1] + b',"more":' + DEEP + b"}"),
+        hot(b'{"type":"text_delta","text":"a"}', tail=b',"more":' + DEEP + TAIL),
         hot(b'{"type":"text_delta","text":"a"}', tail=TAIL + b" "),
         hot(b'{"type":"text_delta","text":"a"}', tail=TAIL + b"x"),
         hot(b'{"type":"text_delta","text":"a"}', tail=b"}}"),
