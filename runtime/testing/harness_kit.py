@@ -24,6 +24,7 @@ from typing import Any
 
 from runtime.core import chunk
 from runtime.core.launch import AgentExit, ExitKind
+from runtime.core.open_items import OpenItems
 from runtime.core.record import RunSpec, Status
 from runtime.errors import InputInvalid
 from runtime.ports import Ending, Harness, Translator
@@ -175,8 +176,7 @@ class HarnessKit:
                     where = f"{script.name}, {cut} lines, {exit}"
                     _check_ending(ending, exit, where)
                     if self.in_order:
-                        log = [*fed, *ending.chunks, *([ending.terminal] if ending.terminal else [])]
-                        assert order_faults(log) == [], where
+                        assert order_faults(_stored(fed, ending)) == [], where
 
     def test_a_run_without_a_word_still_starts(self) -> None:
         ending = self._translator().finish(_EXITS[1], b"")
@@ -212,8 +212,7 @@ class HarnessKit:
     def _log(self, script: Transcript) -> list[bytes]:
         translator = self._translator()
         fed = _fed(translator, script)
-        ending = translator.finish(script.exit, b"")
-        return [*fed, *ending.chunks, *([ending.terminal] if ending.terminal else [])]
+        return _stored(fed, translator.finish(script.exit, b""))
 
 
 def _refusal(harness: Harness, input: dict[str, Any]) -> InputInvalid | None:
@@ -229,6 +228,14 @@ def _fed(translator: Translator, script: Transcript) -> list[bytes]:
     if script.torn is not None:
         chunks += translator.feed(script.torn, torn=True)
     return chunks
+
+
+def _stored(fed: list[bytes], ending: Ending) -> list[bytes]:
+    """Return the log that the engine makes of these: closers of what is open go before the terminal chunk (P9)."""
+    open_items = OpenItems()
+    chunks = [*fed, *ending.chunks]
+    open_items.feed(chunks)
+    return [*chunks, *open_items.closers(), *([ending.terminal] if ending.terminal else [])]
 
 
 def _cuts(length: int) -> list[int]:
