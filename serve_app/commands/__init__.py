@@ -1,0 +1,1 @@
+"""The commands of `outlast`, one a module; what they share: `exits`, `options`, `following`."""
