@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field
+from typing import cast
 
 from runtime.core.batch import Band, Batch, pack_ends
 from runtime.core.open_items import OpenItems
-from runtime.core.ops import Append, Appended, Closed, LogFull, to_error
+from runtime.core.ops import Append, Appended, LogFull, Refusal, to_error
 from runtime.engine.authority import Authority
 from runtime.errors import LogClosedError, OutlastError
 
@@ -55,7 +56,9 @@ class Appender:
         self._open = open_items
         self._max_log_bytes = max_log_bytes
         self._pieces: deque[_Piece] = deque()
+        self._flying: list[_Piece] = []  # of the append that is in flight
         self._pending = 0
+        self._sealed = False
         self._work = asyncio.Event()
         self._room = asyncio.Event()
         self._idle = asyncio.Event()
@@ -71,16 +74,15 @@ class Appender:
     async def room(self) -> None:
         """Wait until there is room for more. Raises what ended the appender."""
         await self._room.wait()
-        self._raise_if_ended()
+        self.raise_if_ended()
 
     async def put_live(self, chunk: bytes, key: str | None) -> int:
         """Store one live chunk and return the position after it; the same key again gets the first answer (P8).
 
         Raises LogClosedError after the finish, RunClaimLostError if superseded."""
-        self._raise_if_ended()
         if key is not None and key in self.progress.keys:
             return self.progress.keys[key]
-        for piece in self._pieces:
+        for piece in (*self._flying, *self._pieces):
             if key is not None and piece.key == key and piece.stored is not None:
                 return await asyncio.shield(piece.stored)
         stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -90,11 +92,23 @@ class Appender:
     async def drain(self) -> None:
         """Wait until everything handed in is stored. Raises what ended the appender."""
         await self._idle.wait()
-        self._raise_if_ended()
+        self.raise_if_ended()
 
-    def seal(self) -> None:
-        """Take nothing more: the finish is next."""
-        self._end(LogClosedError(self._authority.run_id))
+    async def seal(self) -> None:
+        """Take nothing more, and wait until what was taken is stored: only then does the finish know its place.
+
+        Whoever comes later gets LogClosedError. Raises what ended the appender."""
+        self._sealed = True
+        await self.drain()
+
+    def close(self, error: OutlastError) -> None:
+        """Answer everybody who still waits: nothing more is stored under this epoch."""
+        self._end(error)
+
+    def raise_if_ended(self) -> None:
+        """Raise what ended the appender, if anything did."""
+        if self._ended is not None:
+            raise self._ended
 
     async def run(self) -> None:
         """Append until cancelled, superseded, or the log is full or closed; the cause is then raised by every call."""
@@ -102,14 +116,18 @@ class Appender:
             while True:
                 await self._work.wait()
                 while self._pieces:
-                    await self._append(self._take())
+                    self._flying = self._take()
+                    await self._append(self._flying)
+                    self._flying = []
                 self._work.clear()
                 self._idle.set()
         except OutlastError as error:
             self._end(error)
 
     def _put(self, piece: _Piece) -> None:
-        self._raise_if_ended()
+        self.raise_if_ended()
+        if self._sealed:
+            raise LogClosedError(self._authority.run_id)
         self._pieces.append(piece)
         self._pending += len(piece.chunks)
         self._idle.clear()
@@ -149,11 +167,9 @@ class Appender:
                 self._stored(pieces, chunks, outcome)
             case LogFull():
                 self.full = True
-                self._fail(pieces, to_error(outcome))
-            case Closed():
-                self._fail(pieces, LogClosedError(self._authority.run_id))
+                raise to_error(outcome)
             case _:
-                self._fail(pieces, to_error(outcome))  # type: ignore[arg-type]
+                raise to_error(cast("Refusal", outcome))
 
     def _stored(self, pieces: list[_Piece], chunks: list[bytes], outcome: Appended) -> None:
         self._pending -= len(chunks)
@@ -169,21 +185,14 @@ class Appender:
             if piece.stored is not None and not piece.stored.done():
                 piece.stored.set_result(outcome.next_seq)
 
-    def _fail(self, pieces: list[_Piece], error: OutlastError) -> None:
-        self._pieces.extendleft(reversed(pieces))
-        raise error
-
     def _end(self, error: OutlastError) -> None:
         if self._ended is None:
             self._ended = error
-        for piece in self._pieces:
+        for piece in (*self._flying, *self._pieces):
             if piece.stored is not None and not piece.stored.done():
                 piece.stored.set_exception(error)
                 piece.stored.exception()  # whoever waits gets it; nobody waiting is no failure of ours
+        self._flying = []
         self._pieces.clear()
         self._room.set()
         self._idle.set()
-
-    def _raise_if_ended(self) -> None:
-        if self._ended is not None:
-            raise self._ended

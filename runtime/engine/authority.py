@@ -1,7 +1,10 @@
 """What a driver may still do: one latch, fed by every answer of the shard (P3, P4, P13).
 
 The first refusal latches the driver shut for ever: `Superseded` is raised by every later use, and the driver ends
-without touching anything. A recorded cancel or a handover is not a refusal but an order, told through `stopped`.
+without touching anything. A recorded cancel or a handover is not a refusal but an order, told through `changed`.
+
+A side effect asks `permit` first. The answers it rests on may be old: a driver that was paused for an hour between an
+answer and the deed hears of its successor there, and does nothing (P4).
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import TypeVar
 from runtime.core.ops import Op, Outcome, Superseded, UnknownRun, to_error
 from runtime.core.record import Head
 from runtime.errors import OutlastError, OwnershipLost, RunClaimLostError, StoreError
-from runtime.ports import LogPort, Pulse
+from runtime.ports import Clock, LogPort, Pulse
 
 T = TypeVar("T")
 
@@ -57,31 +60,57 @@ class Orders:
 class Authority:
     """One epoch's way to its shard: repeats calls that got no answer, latches on the first refusal."""
 
-    def __init__(self, log: LogPort, run_id: str, epoch: int) -> None:
+    def __init__(self, log: LogPort, claimed: Head, clock: Clock, lease_ttl_s: float) -> None:
         self.log = log
-        self.run_id = run_id
-        self.epoch = epoch
+        self.run_id = claimed.run_id
+        self.epoch = claimed.driver_epoch
+        self.head = claimed  # as the newest answer told it
+        self.tick = 0  # counts while the driver moves (P13)
         self.orders = Orders()
+        self._clock = clock
+        self._lease_ttl_s = lease_ttl_s
+        self._answered = clock.monotonic()  # when the newest call that got an answer was sent
 
     async def submit(self, op: Op) -> Outcome:
         """Send an operation of this epoch until it is answered (P4). Raises RunClaimLostError, once and for ever."""
         self.orders.raise_if_lost()
-        outcome = await repeat(lambda: self.log.submit(op))
+        outcome = await self._ask(lambda: self.log.submit(op))
         if isinstance(outcome, Superseded | UnknownRun):
             self.orders.lose(to_error(outcome))
             self.orders.raise_if_lost()
         head: Head | None = getattr(outcome, "head", None)
         if head is not None:
+            self.head = head if head.version > self.head.version else self.head
             self.orders.obey(Pulse.of(head, self.epoch), self.run_id, self.epoch)
         return outcome
 
-    async def pulse(self, tick: int) -> Pulse:
+    async def pulse(self) -> Pulse:
         """Renew the lease once; raise RunClaimLostError if the epoch is superseded."""
         self.orders.raise_if_lost()
-        pulse = await repeat(lambda: self.log.pulse(self.run_id, self.epoch, tick))
+        pulse = await self._ask(lambda: self.log.pulse(self.run_id, self.epoch, self.tick))
         self.orders.obey(pulse, self.run_id, self.epoch)
         self.orders.raise_if_lost()
         return pulse
+
+    async def permit(self) -> None:
+        """Return when a side effect may start: the shard has confirmed this epoch within one lease (P4).
+
+        Await nothing between this and the deed. Raises RunClaimLostError."""
+        self.orders.raise_if_lost()
+        while self._clock.monotonic() - self._answered > self._lease_ttl_s:
+            await self.pulse()
+
+    async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
+        sent = self._clock.monotonic()
+
+        async def once() -> T:
+            nonlocal sent
+            sent = self._clock.monotonic()
+            return await call()
+
+        answer = await repeat(once)
+        self._answered = max(self._answered, sent)
+        return answer
 
 
 async def repeat(call: Callable[[], Awaitable[T]]) -> T:

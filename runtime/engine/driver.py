@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from runtime.core import chunk
 from runtime.core.align import BandAligner
@@ -25,15 +25,14 @@ from runtime.core.batch import Band
 from runtime.core.launch import AgentExit, ExitKind
 from runtime.core.open_items import OpenItems
 from runtime.core.ops import Claimed, ClaimRun, Finished, MustAbort, Note, Outcome
-from runtime.core.record import Claimant, ClaimReason, Head, RunSpec, Status
+from runtime.core.record import CancelReason, Claimant, ClaimReason, Head, RunSpec, Status
 from runtime.engine.appending import Appender, Progress
 from runtime.engine.authority import Authority, repeat
 from runtime.engine.finishing import STDERR_BYTES, aborted, build_finish, failed, failed_by
 from runtime.engine.following import Follower, Limits
-from runtime.engine.preparing import History, Preparer
+from runtime.engine.preparing import History, Preparer, reaching
 from runtime.errors import (
     AgentError,
-    JournalReplayDivergedError,
     LogClosedError,
     OutlastError,
     OwnershipLost,
@@ -43,8 +42,11 @@ from runtime.ports import Clock, Ending, Harness, LogPort, Sandbox, SandboxProvi
 
 log = logging.getLogger("outlast.driver")
 
+T = TypeVar("T")
+
 PROGRESS_AFTER_S = 30.0  # P19: aligned, and then followed for this long
 CANCEL_UNREACHABLE_S = 10.0  # P21: how long a cancel waits for a host that does not answer
+CREATE_DEADLINE_S = 60.0  # P21: a `create` that has not ended by then is taken for failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ class Driver:
         if drive is None:
             return False
         try:
-            return (await drive.authority.pulse(drive.tick)).cancel_requested
+            return (await drive.authority.pulse()).cancel_requested
         except OwnershipLost:
             return False
 
@@ -124,21 +126,26 @@ class _Drive:
     def __init__(self, driver: Driver, claimed: Claimed, tools: Tools) -> None:
         self.driver = driver
         self.tools = tools
-        self.head: Head = claimed.head
+        self.run_id = claimed.head.run_id
         self.spec: RunSpec = claimed.spec
         self.harness = tools.harnesses.get(self.spec.harness)
         self.provider = tools.providers.get(self.spec.provider)
-        self.authority = Authority(tools.log, self.head.run_id, self.head.driver_epoch)
+        self.authority = Authority(tools.log, claimed.head, tools.clock, tools.lease_ttl_s)
         self.open_items = OpenItems()
-        progress = Progress(next_seq=self.head.next_seq)
+        progress = Progress(next_seq=claimed.head.next_seq)
         for batch in claimed.batches:
             self.open_items.feed(batch.chunks())
             if batch.key is not None:
                 progress.keys[batch.key] = batch.next_seq
         self.appender = Appender(self.authority, progress, self.open_items, self.spec.limits.max_log_bytes)
         self.aligner = BandAligner([batch for batch in claimed.batches if batch.band is Band.JOURNAL])
+        self.preparer: Preparer | None = None
         self.sandbox: Sandbox | None = None
-        self.tick = 0
+
+    @property
+    def head(self) -> Head:
+        """Return the record as the newest answer told it."""
+        return self.authority.head
 
     async def run(self) -> DriveEnd:
         """Drive to an end; the renewal and the appender live exactly as long."""
@@ -149,6 +156,7 @@ class _Drive:
             for helper in helpers:
                 helper.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)
+            self.appender.close(LogClosedError(self.run_id))
 
     async def _run(self) -> DriveEnd:
         orders = self.authority.orders
@@ -160,7 +168,7 @@ class _Drive:
             return await self._abort()
         if ending is not None:
             return await self._finish(ending, exit)
-        await self._quiet_drain()
+        await self._quietly(self.appender.drain())
         return DriveEnd("handed_over")
 
     async def _until_ordered(
@@ -185,9 +193,6 @@ class _Drive:
         """Drive the agent to its exit; return what the run then is."""
         try:
             return await self._follow_agent()
-        except JournalReplayDivergedError as error:
-            await self._quiet_drain()
-            return failed_by(error), None
         except AgentError as error:
             return failed_by(error), None
         except OutlastError:
@@ -200,9 +205,9 @@ class _Drive:
         if self.harness is None or self.provider is None:
             what = f"harness {self.spec.harness!r}" if self.harness is None else f"provider {self.spec.provider!r}"
             return failed("launch_failed", f"This instance has no {what}. Check OUTLAST_HARNESSES and PROVIDERS."), None
-        preparer = Preparer(self.tools, self.authority, self.head, self.spec, self.harness, self.provider)
-        self.sandbox = await self._ticking(preparer.ready())
-        translator = self.harness.translator(self.head.run_id, self.spec)
+        self.preparer = Preparer(self.tools, self.authority, self.spec, self.harness, self.provider)
+        self.sandbox = await self._ticking(self.preparer.ready())
+        translator = self.harness.translator(self.run_id, self.spec)
         follower = Follower(self.sandbox, translator, self.aligner, self.appender, self._count, self._limits())
         stopped_by = await follower.follow()
         if stopped_by is not None:
@@ -223,6 +228,7 @@ class _Drive:
             run_s=limits.run_limit_s - elapsed_s if limits.run_limit_s else None,
             run_limit_s=limits.run_limit_s,
             idle_s=limits.idle_limit_s or None,
+            unreachable_s=self.tools.sandbox_return_s,
             max_line_bytes=limits.max_line_bytes,
         )
 
@@ -230,7 +236,7 @@ class _Drive:
         assert self.sandbox is not None
         if no_exit:
             return AgentExit(kind=ExitKind.NO_EXIT, journal_length=0)
-        exit = await self.sandbox.exit()
+        exit = await self._reaching(self.sandbox.exit)
         return exit or AgentExit(kind=ExitKind.LOST, journal_length=0)
 
     def _shorter(self, exit: AgentExit) -> tuple[Ending, AgentExit | None]:
@@ -254,36 +260,47 @@ class _Drive:
         """Store the ending (P9), then give the sandbox back (P4)."""
         self.driver.ending = True
         stderr = await self._stderr()
-        finish = self._build(ending, exit, stderr)
-        outcome = await self.authority.submit(finish)
+        pending = self.head.sandbox_key is not None
+        outcome = await self._submit_finish(ending, exit=exit, stderr=stderr, destroy_pending=pending)
         if isinstance(outcome, MustAbort):
             return await self._abort()
-        await self._destroy_after_finish()
+        if isinstance(outcome, Finished) and pending:
+            await self._destroy_after_finish()
         return self._end(outcome, ending)
 
     async def _abort(self) -> DriveEnd:
         """A cancel is recorded: destroy, then finish (P4, P21). The store told us so under our epoch."""
         self.driver.ending = True
-        stderr = await self._stderr()
+        stderr = b""
         code = None
         try:
             async with asyncio.timeout(CANCEL_UNREACHABLE_S):
-                await self._ticking(self._destroy())
+                stderr = await self._stderr()
+                await self._ticking(self._reaching(self._destroy))
         except (TimeoutError, SandboxUnreachable):
             code = "sandbox_unreachable"
-        await self._quiet_drain()
-        ending = aborted(self.head.cancel_reason or (await self._cancel_reason()), code)
-        outcome = await self.authority.submit(self._build(ending, None, stderr, destroy_pending=code is not None))
+        ending = aborted(await self._cancel_reason(), code)
+        creating = (
+            self.preparer is not None and self.preparer.creating is not None and not self.preparer.creating.done()
+        )
+        pending = creating or code is not None
+        outcome = await self._submit_finish(ending, stderr=stderr, destroy_pending=pending)
+        if isinstance(outcome, Finished) and creating:
+            await self._destroy_after_finish()
         return self._end(outcome, ending)
 
-    async def _cancel_reason(self) -> Any:
-        stored = await repeat(lambda: self.tools.log.record(self.head.run_id))
-        return stored[0].cancel_reason if stored is not None else None
+    async def _cancel_reason(self) -> CancelReason | None:
+        if self.head.cancel_reason is None:
+            stored = await repeat(lambda: self.tools.log.record(self.run_id))
+            return stored[0].cancel_reason if stored is not None else None
+        return self.head.cancel_reason
 
-    def _build(self, ending: Ending, exit: AgentExit | None, stderr: bytes, destroy_pending: bool = True) -> Any:
-        self.appender.seal()
-        pending = destroy_pending and self.head.launch is not None
-        return build_finish(
+    async def _submit_finish(
+        self, ending: Ending, *, exit: AgentExit | None = None, stderr: bytes, destroy_pending: bool
+    ) -> Outcome:
+        """Store what was translated, as far as it still can be; then the finish, at the place after it."""
+        await self._quietly(self.appender.seal())
+        finish = build_finish(
             self.head,
             self.authority.epoch,
             self.appender.progress.next_seq,
@@ -291,43 +308,49 @@ class _Drive:
             self.open_items,
             exit=exit,
             stderr=stderr,
-            destroy_pending=pending,
+            destroy_pending=destroy_pending,
         )
+        return await self.authority.submit(finish)
 
     def _end(self, outcome: Outcome, ending: Ending) -> DriveEnd:
         if isinstance(outcome, Finished):
             unqueued = outcome.unqueued.run_id if outcome.unqueued else None
             return DriveEnd("finished", ending.status, unqueued)
-        log.error("run %s: the finish was refused: %s", self.head.run_id, outcome)
+        log.error("run %s: the finish was refused: %s", self.run_id, outcome)
         return DriveEnd("superseded")
 
     async def _destroy(self) -> None:
-        key = self.sandbox.key if self.sandbox is not None else self.head.sandbox_key
-        if self.provider is not None and key is not None:
-            await self.provider.destroy(key)
+        """Destroy by key: a sandbox may exist although nobody told us (its `create` had no answer)."""
+        if self.provider is not None and self.head.sandbox_key is not None:
+            await self.authority.permit()
+            await self.provider.destroy(self.head.sandbox_key)
 
     async def _destroy_after_finish(self) -> None:
+        """Give the sandbox back; one that is still being made is waited for, since its `create` goes on (P21)."""
         try:
+            if self.preparer is not None and self.preparer.creating is not None:
+                await self._ticking(asyncio.wait((self.preparer.creating,), timeout=CREATE_DEADLINE_S))
             await self._ticking(self._destroy())
-            await self.authority.submit(
-                Note(run_id=self.head.run_id, epoch=self.authority.epoch, destroy_pending=False)
-            )
+            await self.authority.submit(Note(run_id=self.run_id, epoch=self.authority.epoch, destroy_pending=False))
         except AgentError as error:
-            log.warning("run %s: its sandbox could not be destroyed now: %s", self.head.run_id, error)
+            log.warning("run %s: its sandbox could not be destroyed now: %s", self.run_id, error)
 
-    async def _quiet_drain(self) -> None:
-        """Store what was translated already, if it still can be."""
+    async def _quietly(self, storing: Coroutine[Any, Any, None]) -> None:
+        """Await `storing`; what does not fit into the log any more is no reason not to end the run."""
         try:
-            await self._ticking(self.appender.drain())
+            await self._ticking(storing)
         except OwnershipLost:
             raise
         except OutlastError as error:
-            log.debug("run %s: %s", self.head.run_id, error)
+            log.debug("run %s: %s", self.run_id, error)
+
+    async def _reaching(self, call: Callable[[], Awaitable[T]]) -> T:
+        return await reaching(call, self.tools.clock, self.tools.sandbox_return_s)
 
     # --- life signs ---
 
     def _count(self) -> None:
-        self.tick += 1
+        self.authority.tick += 1
 
     async def _ticking(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Await `work` and count ticks meanwhile: waiting for an answer is not a hang."""
@@ -348,12 +371,10 @@ class _Drive:
         try:
             while True:
                 await asyncio.sleep(period_s)
-                await self.authority.pulse(self.tick)
+                await self.authority.pulse()
                 followed_s = self.tools.clock.monotonic() - begun
                 if not noted and self.aligner.done and followed_s > PROGRESS_AFTER_S:
                     noted = True
-                    await self.authority.submit(
-                        Note(run_id=self.head.run_id, epoch=self.authority.epoch, progressed=True)
-                    )
+                    await self.authority.submit(Note(run_id=self.run_id, epoch=self.authority.epoch, progressed=True))
         except OutlastError as error:
             self.authority.orders.lose(error)

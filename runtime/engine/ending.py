@@ -14,7 +14,7 @@ from runtime.core.record import Claimant, ClaimReason, Head
 from runtime.engine.authority import Authority, repeat
 from runtime.engine.finishing import aborted, build_finish
 from runtime.errors import AgentError
-from runtime.ports import Ending, LogPort, SandboxProvider
+from runtime.ports import Clock, Ending, LogPort, SandboxProvider
 
 
 async def end_run(
@@ -24,6 +24,9 @@ async def end_run(
     head: Head,
     reason: ClaimReason,
     ending: Ending,
+    *,
+    clock: Clock,
+    lease_ttl_s: float,
 ) -> Finished | None:
     """Claim `head`'s run at its epoch and finish it as `ending`, or as aborted if a cancel is recorded.
 
@@ -32,12 +35,12 @@ async def end_run(
     claimed = await repeat(lambda: log.submit(claim))
     if not isinstance(claimed, Claimed):
         return None
-    authority = Authority(log, head.run_id, claimed.head.driver_epoch)
+    authority = Authority(log, claimed.head, clock, lease_ttl_s)
     provider = providers.get(claimed.spec.provider)
     key = claimed.head.sandbox_key
     outcome = await _finish(authority, claimed, ending)
     if isinstance(outcome, MustAbort):
-        outcome = await _finish(authority, claimed, aborted(claimed.head.cancel_reason))
+        outcome = await _finish(authority, claimed, aborted(outcome.reason))
     if not isinstance(outcome, Finished):
         return None
     if provider is not None and key is not None:
@@ -56,6 +59,7 @@ async def _finish(authority: Authority, claimed: Claimed, ending: Ending) -> Out
 
 
 async def _destroy(authority: Authority, provider: SandboxProvider, key: str) -> None:
+    await authority.permit()
     try:
         await provider.destroy(key)
     except AgentError:

@@ -7,6 +7,8 @@ The engine makes what the log needs to be well-formed; the translator's `Ending`
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 from runtime.core import chunk
 from runtime.core.batch import Band, Batch
 from runtime.core.launch import AgentExit
@@ -61,8 +63,9 @@ def build_finish(
     stderr: bytes = b"",
     destroy_pending: bool = True,
 ) -> Finish:
-    """Return the finish of `ending` for a log of `seq` chunks whose open items are `open_items` (consumed)."""
+    """Return the finish of `ending` under `epoch`, for a log of `seq` chunks that has `open_items` open."""
     chunks = list(ending.chunks)
+    open_items = deepcopy(open_items)  # a refused finish changes no log
     open_items.feed(chunks)
     chunks += open_items.closers()
     terminal = ending.terminal or _terminal(head, ending)
@@ -71,7 +74,8 @@ def build_finish(
     chunks.append(terminal)
     if head.closed:  # an interrupted run's log has its terminal already; only its status can still move (P23)
         chunks = []
-    batch = Batch(run_id=head.run_id, seq=seq, count=len(chunks), epoch=epoch, band=Band.LIVE, data=b"\n".join(chunks))
+    data = b"\n".join(chunks)
+    batch = Batch(run_id=head.run_id, seq=seq, count=len(chunks), epoch=epoch, band=Band.LIVE, data=data)
     return Finish(
         batch=batch,
         status=ending.status,

@@ -16,6 +16,7 @@ from runtime.core.align import BandAligner
 from runtime.core.framing import Framed, Framer
 from runtime.engine.appending import Appender
 from runtime.engine.finishing import failed
+from runtime.errors import SandboxUnreachable
 from runtime.ports import Clock, Ending, Sandbox, Translator
 
 # An agent that said its result should exit; one CLI stays 5 s after it when offline.
@@ -31,6 +32,7 @@ class Limits:
     run_s: float | None
     run_limit_s: int
     idle_s: float | None
+    unreachable_s: float
     max_line_bytes: int
 
 
@@ -63,32 +65,55 @@ class Follower:
 
         Sets `no_exit` if the result came and the exit did not. Raises JournalReplayDivergedError and what the
         sandbox or the appender raises."""
-        pieces = self._sandbox.follow(0)
+        stop = await self._follow_to_the_end()
+        if stop is None and not self.no_exit:
+            self._feed(self._framer.finish())
+        return stop
+
+    async def _follow_to_the_end(self) -> Ending | None:
+        """Read on where we are whenever the host answers again: unreachable is not gone (P17)."""
+        clock = self._limits.clock
+        reached = clock.monotonic()
+        while True:
+            begun = clock.monotonic()
+            try:
+                return await self._follow_from(self._framer.position)
+            except SandboxUnreachable:
+                now = clock.monotonic()
+                reached = now if now - begun > LOOK_S else max(reached, self._heard)
+                if now - reached >= self._limits.unreachable_s:
+                    raise
+            await asyncio.sleep(LOOK_S)
+            self._count()
+
+    async def _follow_from(self, position: int) -> Ending | None:
+        pieces = self._sandbox.follow(position)
         try:
             while True:
                 piece, stop = await self._next(pieces)
-                if stop is not None:
-                    return stop
                 if piece is None:
-                    break
+                    return stop
                 self._feed(self._framer.feed(piece))
                 await self._appender.room()
+                if (stop := self._bound_reached()) is not None:
+                    return stop
         finally:
             await pieces.aclose()
-        if not self.no_exit:
-            self._feed(self._framer.finish())
-        return None
 
     async def _next(self, pieces: AsyncGenerator[bytes, None]) -> tuple[bytes | None, Ending | None]:
-        """Return the next piece (None: the end), or the ending of a bound that was reached meanwhile."""
+        """Return the next piece (None: the end), or the ending of a bound that was reached meanwhile.
+
+        Raises what ended the appender: a silent agent must not hide it."""
         task = asyncio.ensure_future(anext(pieces, None))
         try:
             while True:
                 await asyncio.wait((task,), timeout=LOOK_S)
                 self._count()
                 if task.done():
+                    piece = task.result()
                     self._heard = self._limits.clock.monotonic()
-                    return task.result(), None
+                    return piece, None
+                self._appender.raise_if_ended()
                 stop = self._bound_reached()
                 if stop is not None or self.no_exit:
                     return None, stop

@@ -15,7 +15,7 @@ from runtime.core.ops import Note
 from runtime.core.record import Head, Launch, RunSpec
 from runtime.engine.authority import Authority
 from runtime.errors import LaunchFailed, SandboxLost, SandboxUnreachable
-from runtime.ports import Harness, LaunchSpec, Sandbox, SandboxProvider
+from runtime.ports import Clock, Harness, LaunchSpec, Sandbox, SandboxProvider
 
 if TYPE_CHECKING:
     from runtime.engine.driver import Tools
@@ -34,29 +34,32 @@ class Preparer:
         self,
         tools: Tools,
         authority: Authority,
-        head: Head,
         spec: RunSpec,
         harness: Harness,
         provider: SandboxProvider,
     ) -> None:
         self._tools = tools
         self._authority = authority
-        self._head = head
         self._spec = spec
         self._harness = harness
         self._provider = provider
+        self.creating: asyncio.Future[Sandbox] | None = None  # the newest `create`; it goes on if we are interrupted
+
+    @property
+    def _head(self) -> Head:
+        return self._authority.head
 
     async def ready(self) -> Sandbox:
         """Return the sandbox with its agent launched.
 
         Raises SandboxLost (proven gone after a launch may have happened), SandboxUnreachable (for longer than
         OUTLAST_SANDBOX_RETURN_S), LaunchFailed, RunClaimLostError."""
-        sandbox = await self._waiting(self._sandbox)
+        sandbox = await self._reaching(self._sandbox)
         if self._head.launch is not Launch.INTENDED:
             await self._note(launch=Launch.INTENDED)
-        if not await self._waiting(sandbox.launched):
+        if not await self._reaching(sandbox.launched):
             spec = await self._launch_spec(sandbox)
-            await self._waiting(lambda: sandbox.launch(spec))
+            await self._reaching(lambda: self._launch(sandbox, spec))
         return sandbox
 
     async def _sandbox(self) -> Sandbox:
@@ -65,13 +68,22 @@ class Preparer:
         if head.sandbox_key is None:
             await self._note(sandbox_key=key, launch=Launch.KEYED)
         if head.launch is Launch.NONE:
-            return await self._provider.create(key, head.thread_id)
+            return await self._create(key)
         found = await self._provider.resume(key)
         if found is not None:
             return found
         if head.launch is Launch.INTENDED:
             raise SandboxLost(f"The sandbox of run {head.run_id!r} no longer exists on its host.")
-        return await self._provider.create(key, head.thread_id)
+        return await self._create(key)
+
+    async def _create(self, key: str) -> Sandbox:
+        await self._authority.permit()
+        self.creating = asyncio.ensure_future(self._provider.create(key, self._head.thread_id))
+        return await asyncio.shield(self.creating)
+
+    async def _launch(self, sandbox: Sandbox, spec: LaunchSpec) -> None:
+        await self._authority.permit()
+        await sandbox.launch(spec)
 
     async def _launch_spec(self, sandbox: Sandbox) -> LaunchSpec:
         history = await self._tools.history(self._head)
@@ -84,16 +96,21 @@ class Preparer:
 
     async def _note(self, *, sandbox_key: str | None = None, launch: Launch | None = None) -> None:
         note = Note(run_id=self._head.run_id, epoch=self._authority.epoch, sandbox_key=sandbox_key, launch=launch)
-        outcome = await self._authority.submit(note)
-        self._head = getattr(outcome, "head", self._head)
+        await self._authority.submit(note)
 
-    async def _waiting(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Await `call`, again and again while its host does not answer: unreachable is not gone (P17)."""
-        deadline = self._tools.clock.monotonic() + self._tools.sandbox_return_s
-        while True:
-            try:
-                return await call()
-            except SandboxUnreachable:
-                if self._tools.clock.monotonic() >= deadline:
-                    raise
-            await asyncio.sleep(UNREACHABLE_RETRY_S)
+    async def _reaching(self, call: Callable[[], Awaitable[T]]) -> T:
+        return await reaching(call, self._tools.clock, self._tools.sandbox_return_s)
+
+
+async def reaching(call: Callable[[], Awaitable[T]], clock: Clock, within_s: float) -> T:
+    """Await `call`, again and again while its host does not answer: unreachable is not gone (P17).
+
+    Raises SandboxUnreachable after `within_s`, and whatever else `call` raises."""
+    deadline = clock.monotonic() + within_s
+    while True:
+        try:
+            return await call()
+        except SandboxUnreachable:
+            if clock.monotonic() >= deadline:
+                raise
+        await asyncio.sleep(UNREACHABLE_RETRY_S)

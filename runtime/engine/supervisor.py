@@ -285,7 +285,16 @@ class Supervisor:
     async def _end(self, head: Head, reason: ClaimReason, code: str = "", message: str = "") -> None:
         ending = failed(code, message) if code else aborted(head.cancel_reason)
         try:
-            finished = await end_run(self._shard(head.run_id), self._providers, self._claimant, head, reason, ending)
+            finished = await end_run(
+                self._shard(head.run_id),
+                self._providers,
+                self._claimant,
+                head,
+                reason,
+                ending,
+                clock=self._clock,
+                lease_ttl_s=self._settings.lease_ttl_s,
+            )
         except OutlastError as error:
             log.info("run %s: not ended by us: %s", head.run_id, error)
             return
