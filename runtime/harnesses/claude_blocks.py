@@ -111,10 +111,12 @@ class Blocks:
         self.tail = b"," + constant[1:]
 
     def _event(self, kind: str, more: dict[str, Any] | None = None, /, **fields: Any) -> bytes:
-        tanstack = self.tanstack(**(more or {}))
-        if tanstack:
-            fields["metadata"] = {"tanstack": tanstack}
-        return chunk.encode({"type": kind, **fields})
+        fields["type"] = kind
+        if more:
+            fields["metadata"] = {"tanstack": self.tanstack(**more)}
+        elif self.model is not None:
+            fields["metadata"] = {"tanstack": {"model": self.model}}
+        return chunk.encode(fields)
 
 
 def _json_text(value: Any) -> str:
