@@ -104,7 +104,7 @@ class JournalFollower:
         try:
             with Watch() as watch:
                 self._watch(watch, journal)
-                position, exit = start, None
+                position, exit = start, await self.look()
                 while True:
                     size = PIECE_BYTES if exit is None else min(PIECE_BYTES, exit.journal_length - position)
                     if size > 0 and (piece := os.pread(journal, size, position)):
@@ -134,10 +134,13 @@ class JournalFollower:
             await asyncio.sleep(POLL_S / 4)
 
     async def look(self) -> AgentExit | None:
-        """Return how the agent ended, None while it lives. Decides `lost` (P15)."""
-        exit = self._recording.exit()
-        if exit is None and self._recording.take():
-            exit = await asyncio.to_thread(self._recording.settle)
+        """Return how the agent ended, None while it lives. Decides `lost` (P15). Raises JournalUnavailable."""
+        try:
+            exit = self._recording.exit()
+            if exit is None and self._recording.take():
+                exit = await asyncio.to_thread(self._recording.settle)
+        except OSError as error:
+            raise JournalUnavailable(f"The exit record cannot be read: {error}.") from error
         return exit
 
     async def _open(self) -> int | None:

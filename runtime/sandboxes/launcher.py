@@ -13,7 +13,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from runtime.core.launch import ExitKind
 from runtime.errors import LaunchFailed, SandboxLost
 from runtime.ports import LaunchSpec
 
@@ -61,8 +60,8 @@ def _launched(said: str, launch: Path) -> bool:
         raise SandboxLost("The sandbox was removed before its agent was launched.")
     if said in ("ready", "already"):
         return said == "ready"
+    if said.startswith("failed "):
+        raise LaunchFailed(f"The agent could not be launched: {said.removeprefix('failed ')}.")
     if launch.exists():  # the recorder was killed in between: launched, and `lost` to whoever looks
         return True
-    raise LaunchFailed(
-        f"The recorder ended before it launched: {said.removeprefix('failed ')[-500:] or ExitKind.LOST}."
-    )
+    raise LaunchFailed(f"The recorder ended before it launched: {said[-500:].strip() or 'it was killed'}.")

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
 
@@ -70,7 +70,7 @@ class LocalSandbox:
         if recording is not None:
             await JournalFollower(recording).wait_until_made()
 
-    async def follow(self, start: int) -> AsyncIterator[bytes]:
+    async def follow(self, start: int) -> AsyncGenerator[bytes, None]:
         """Yield the journal from `start` to its end. Raises JournalUnavailable, SandboxLost."""
         recording = self._recording()
         if recording is None:
@@ -208,9 +208,15 @@ def _end(home: Path, key: str, patience_s: float) -> None:
 
 
 def _remove(home: Path) -> None:
-    """Remove a sandbox's folder, which is flat; what names its key goes last."""
-    for entry in sorted(home.iterdir(), key=lambda entry: entry.name == META):
-        entry.unlink(missing_ok=True)
+    """Remove a sandbox's folder; what names its key goes last, so that a half-removed one can still be listed."""
+    for parent, folders, files in os.walk(home, topdown=False):
+        for name in (*folders, *files):
+            path = Path(parent, name)
+            if path.is_dir() and not path.is_symlink():
+                path.rmdir()
+            elif path != home / META:
+                path.unlink(missing_ok=True)
+    (home / META).unlink(missing_ok=True)
     home.rmdir()
 
 

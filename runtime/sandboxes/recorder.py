@@ -224,7 +224,7 @@ class Recorder:
         self.over = False  # the agent printed more than that
         self.retry_at = 0.0
         self.journal, _, self.err_file = files
-        self.err_size = 0
+        self.err_size, self.complaint = 0, b""
         self.buffer = memoryview(bytearray(PIPE_BYTES))
         self.pending = self.buffer[:0]  # read, and not yet in the journal
         self.woken, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -248,6 +248,7 @@ class Recorder:
             grace_is_over = self.status is not None and time.monotonic() > self.deadline
             if not self.childless and (self.stop or self.over or grace_is_over):
                 self.kill()
+        self.keep_stderr(b"")
         code = os.waitstatus_to_exitcode(signal.SIGKILL if self.status is None else self.status)
         return exit_record(self.kind, self.length, code if code >= 0 else None, -code if code < 0 else None, None)
 
@@ -255,7 +256,7 @@ class Recorder:
         """Return whether the exit can be recorded. What waits for a full disk is given up for a SIGTERM alone."""
         if self.pending or not self.childless:
             return self.childless and self.stop
-        return self.out not in self.open or time.monotonic() > self.deadline
+        return self.open == {self.woken} or time.monotonic() > self.deadline
 
     def move(self) -> None:
         """Move bytes, or wait until there are some, a signal came or it is time for something."""
@@ -266,11 +267,11 @@ class Recorder:
         if self.woken in ready:
             os.read(self.woken, 4096)
         if self.err in ready:
-            self.copy_stderr()
+            self.keep_stderr(data := os.read(self.err, 1 << 16))
+            self.open -= set() if data else {self.err}
         if self.out in ready:
             size = os.readv(self.out, [self.buffer])
-            if size == 0:
-                self.open.discard(self.out)
+            self.open -= set() if size else {self.out}
             self.over = self.over or size > self.limit - self.length
             self.pending = self.buffer[: min(size, self.limit - self.length)]
             self.write()
@@ -291,17 +292,16 @@ class Recorder:
             self.length += size
             self.pending = self.pending[size:]
 
-    def copy_stderr(self) -> None:
-        """Copy what the agent complained of, and keep the end. It never holds the agent back: a full disk loses it."""
-        data = os.read(self.err, 1 << 16)
-        if not data:
-            self.open.discard(self.err)
+    def keep_stderr(self, data: bytes) -> None:
+        """Keep the end of what the agent complained of. It never holds the agent back: on a full disk it waits here."""
+        self.complaint = (self.complaint + data)[-STDERR_BYTES // 2 :]
         with suppress(OSError):
-            if self.err_size + len(data) > STDERR_BYTES:
+            if self.err_size + len(self.complaint) > STDERR_BYTES:
                 kept = os.pread(self.err_file, STDERR_BYTES // 2, self.err_size - STDERR_BYTES // 2)
                 self.err_size = os.pwrite(self.err_file, kept, 0)
                 os.ftruncate(self.err_file, self.err_size)
-            self.err_size += os.pwrite(self.err_file, data, self.err_size)
+            size = os.pwrite(self.err_file, self.complaint, self.err_size)
+            self.err_size, self.complaint = self.err_size + size, self.complaint[size:]
 
     def feed(self) -> None:
         """Give the agent as much of its input as it takes now; at the end, or if it wants no more, EOF."""

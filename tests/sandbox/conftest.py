@@ -1,0 +1,28 @@
+"""A local provider in a folder of the test's own, and the end of every process that carries one of its keys."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from leftovers import end
+
+from runtime.sandboxes.local import LocalProvider, LocalSandbox
+
+RUNS = tuple(f"run-{number}" for number in range(1, 5))
+
+
+@pytest.fixture
+def provider(tmp_path: Path) -> Iterator[LocalProvider]:
+    provider = LocalProvider(tmp_path / "sandboxes", "test", tmp_path / "workspaces")
+    yield provider
+    for run_id in RUNS:
+        end("AGENT_SANDBOX", provider.key(run_id))
+
+
+@pytest.fixture
+async def sandbox(provider: LocalProvider) -> AsyncIterator[LocalSandbox]:
+    sandbox = await provider.create(provider.key("run-1"), "thread-1")
+    yield sandbox
+    await provider.destroy(sandbox.key)

@@ -1,0 +1,21 @@
+"""The `local` provider passes the kit."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from leftovers import carrying
+
+from runtime.sandboxes.local import LocalProvider
+from runtime.testing.sandbox_kit import MakeProvider, SandboxKit
+
+
+class TestLocalProvider(SandboxKit):
+    @pytest.fixture
+    def make_provider(self, tmp_path: Path) -> MakeProvider:
+        return partial(LocalProvider, tmp_path / "sandboxes", "test", tmp_path / "workspaces")
+
+    def living(self, key: str) -> list[int]:
+        return carrying("AGENT_SANDBOX", key)
