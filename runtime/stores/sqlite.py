@@ -15,6 +15,7 @@ Readers have their own connections and see the last commit; the writer never blo
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -26,7 +27,7 @@ import msgspec
 
 from runtime.core.machine import decide
 from runtime.core.ops import Claimed, Op, Outcome
-from runtime.errors import ShardSuperseded, StoreRefused, StoreUnavailable
+from runtime.errors import ShardSuperseded, StoreFull, StoreRefused, StoreUnavailable
 from runtime.stores import sqlite_schema as sql
 from runtime.stores.defect import unstorable
 from runtime.stores.opener import end_predecessor, forget_opener, write_opener
@@ -81,7 +82,8 @@ class SqliteStore(SqliteReading):
                         raise StoreRefused(f"A SQLite store has one shard, log:0; log:{shard} is not in {self.path}.")
                     (epoch,) = connection.execute(sql.READ_SHARD, (shard,)).fetchone()
             except OSError as error:
-                raise StoreUnavailable(f"{self.path}: the opener's file cannot be written: {error}") from error
+                failed = StoreFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreUnavailable
+                raise failed(f"The opener's file beside {self.path} cannot be written: {error}") from error
             self._epoch = int(epoch)
             return self._epoch
 
