@@ -4,7 +4,8 @@ Before: `engine/appending.py` sends a batch. After: `engine/tails.py` hands comm
 
 An answer is given only when its transaction is durable, refusals included, since a refusal also rests on rows that
 must not vanish (I2). A commit that failed may have happened: the same operations are committed again, and their own
-checks read back what is stored (P7), so the retry of a success finds itself.
+checks read back what is stored (P7), so the retry of a success finds itself. What else the lost answer would have told
+is read back by `engine/doubt.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable
 
 from runtime.core.ops import Append, Finish, Op, Outcome
 from runtime.engine.clock import Threads
-from runtime.errors import OutlastError, ShardSuperseded, StoreFull, StoreUnavailable
+from runtime.errors import OutlastError, ShardSuperseded, StoreUnavailable
 from runtime.ports import Clock, Store
 
 # A transaction's bounds: longer ones delay the first answer more than they save. A batch is at most a few MB.
@@ -31,7 +32,7 @@ class Committer:
     """Owns the write path of one shard incarnation.
 
     `applied` is called in commit order, before the caller is answered, without an await in between: memory and
-    answers can never be seen in another order than the store's. `failed` is called when a commit failed for good.
+    answers can never be seen in another order than the store's. `failed` is called for each try that failed.
     """
 
     def __init__(
@@ -88,14 +89,11 @@ class Committer:
             outcomes = await self._commit(ops)
         except ShardSuperseded as error:
             self._latched = error
-            self._refuse([*group, *self._pending], error)
+            _refuse([*group, *self._pending], error)
             self._pending.clear()
             return
         except OutlastError as error:
-            self._refuse(group, error)
-            return
-        except Exception as error:  # noqa: BLE001 - whatever it is, the callers wait for an answer
-            self._refuse(group, StoreUnavailable(f"The store failed: {error!r}"))
+            _refuse(group, error)
             return
         for (op, future), outcome in zip(group, outcomes, strict=True):
             self._applied(op, outcome)
@@ -106,18 +104,24 @@ class Committer:
         for delay_s in RETRY_DELAYS_S:
             try:
                 return await self._commit_once(ops)
-            except StoreFull:
-                raise
             except StoreUnavailable:
                 await asyncio.sleep(delay_s)
         return await self._commit_once(ops)
 
     async def _commit_once(self, ops: list[Op]) -> list[Outcome]:
         now_ms = self._clock.wall_ms()
-        return await self._threads.write(lambda: self._store.commit(self._shard, self._epoch, ops, now_ms))
+        try:
+            return await self._threads.write(lambda: self._store.commit(self._shard, self._epoch, ops, now_ms))
+        except OutlastError as error:
+            self._failed(error)
+            raise
+        except Exception as error:
+            unknown = StoreUnavailable(f"The store failed: {error!r}")
+            self._failed(unknown)
+            raise unknown from error
 
-    def _refuse(self, group: list[tuple[Op, asyncio.Future[Outcome]]], error: OutlastError) -> None:
-        self._failed(error)
-        for _, future in group:
-            if not future.done():
-                future.set_exception(error)
+
+def _refuse(group: list[tuple[Op, asyncio.Future[Outcome]]], error: OutlastError) -> None:
+    for _, future in group:
+        if not future.done():
+            future.set_exception(error)

@@ -37,21 +37,21 @@ from runtime.core.ops import (
 )
 from runtime.core.record import CancelReason, Head, OnDisconnect, RunSpec
 from runtime.engine.clock import Threads
+from runtime.engine.cold import Cold
 from runtime.engine.committer import Committer
+from runtime.engine.doubt import Doubt
 from runtime.engine.leases import Leases
 from runtime.engine.tails import NoSegments, Segments, Tail
 from runtime.engine.viewers import Viewers
 from runtime.engine.watchlist import Watchlist
 from runtime.errors import OutlastError, ShardSuperseded, StoreError
-from runtime.ports import Clock, Due, Pulse, ReadReply, RunPage, RunQuery, Sealed, Store
+from runtime.ports import Clock, Due, Pulse, ReadReply, RunPage, RunQuery, Store
 from runtime.settings import Settings
 
 log = logging.getLogger("outlast.shard")
 
 MAX_PARK_S = 25.0  # P11: no read parks longer
-INLINE_BYTES = 1 << 20
-CLAIM_READ_BYTES = 16 << 20
-MAX_IDLE_TAILS = 1024  # tails of runs nobody reads and nobody writes
+MAX_IDLE_TAILS = 256  # of closed logs that nobody waits on, each with up to a segment of bytes; more are dropped
 
 
 class Shard:
@@ -74,7 +74,7 @@ class Shard:
         self._settings = settings
         self._clock = clock
         self._threads = threads
-        self._segments: Segments = segments or NoSegments()
+        self._cold = Cold(store, threads, segments or NoSegments())
         self._tails: dict[str, Tail] = {}
         self._leases = Leases(clock, settings.lease_ttl_s, settings.hang_s, settings.start_ttl_s)
         self._viewers = Viewers(clock)
@@ -82,6 +82,7 @@ class Shard:
         self._committer = Committer(
             store, shard, epoch, clock=clock, threads=threads, applied=self._applied, failed=self._failed
         )
+        self._doubt = Doubt(self._reread)
         self._superseded: OutlastError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._counts = {"appends": 0, "appends_refused": 0, "reads": 0, "segment_reads": 0, "chunks": 0}
@@ -111,7 +112,7 @@ class Shard:
         """Stop the sweep and release every reader; the store is the caller's."""
         for task in list(self._tasks):
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, self._doubt.close(), return_exceptions=True)
         for tail in self._tails.values():
             tail.wake()
 
@@ -121,7 +122,7 @@ class Shard:
         """Decide and store one operation; answered when durable. Raises StoreError, ShardSuperseded."""
         outcome = await self._committer.submit(op)
         if isinstance(outcome, Claimed):
-            batches = await self._whole_log(outcome.head.run_id, outcome.head.next_seq)
+            batches = await self._cold.log_up_to(outcome.head.run_id, outcome.head.next_seq)
             outcome = Claimed(head=outcome.head, spec=outcome.spec, batches=batches)
         return outcome
 
@@ -138,27 +139,27 @@ class Shard:
     def _applied(self, op: Op, outcome: Outcome) -> None:
         """Bring memory up to what the store now says; called in commit order, never awaiting."""
         match outcome:
-            case Appended(head=head, repeat=repeat):
+            case Appended(seq=seq, head=head, repeat=repeat) if isinstance(op, Append):
                 self._counts["appends"] += 1
-                if not repeat and isinstance(op, Append):
-                    self._counts["chunks"] += op.batch.count
+                self._counts["chunks"] += 0 if repeat else op.batch.count
+                if seq == op.batch.seq:  # a repeated key may be answered with another place
                     self._extend(op.batch, head)
                 self._leases.renew(head.run_id, head.driver_epoch, None)
-            case Finished(head=head, unqueued=unqueued, repeat=repeat):
-                if not repeat and isinstance(op, Finish) and op.batch.count:
+            case Finished(head=head, unqueued=unqueued):
+                if isinstance(op, Finish) and op.batch.count:
                     self._extend(op.batch, head)
                 self._adopt(head)
                 if unqueued is not None:
                     self._adopt(unqueued)
-                    self._watchlist.announce(unqueued, "unqueued")
-            case Created(head=head):
+            case Created(head=head, cancelled_previous=previous):
                 if isinstance(op, Create):
                     self._tail(head.run_id).spec = op.spec
                 self._adopt(head)
+                if previous is not None:
+                    self._doubt.arise()  # the answer has the other run's name only
             case Claimed(head=head, spec=spec):
                 self._tail(head.run_id).spec = spec
                 self._adopt(head)
-                self._leases.grant(head.run_id, head.driver_epoch)
             case Joined(head=head) | Done(head=head) | Assigned(head=head) | Exhausted(head=head):
                 self._adopt(head)
             case Superseded() if isinstance(op, Append | Finish):
@@ -173,24 +174,38 @@ class Shard:
         tail.add(batch)
         tail.adopt(head)
         if tail.to_seal() is not None:
-            self._spawn(self._seal(tail), f"seal {head.run_id}")
+            self._spawn(self._cold.seal_tail(tail), f"seal {head.run_id}")
 
     def _failed(self, error: OutlastError) -> None:
         self._leases.refresh_all()
         log.warning("log:%d could not commit: %s", self._shard, error)
         if isinstance(error, ShardSuperseded):
             self._superseded = error
+            self._watchlist.fail(error)
             for tail in self._tails.values():
                 tail.fail(error)
+        else:
+            self._watchlist.detach_again()
+            self._doubt.arise()
+
+    async def _reread(self) -> None:
+        """Bring memory up to the store: every run that is not terminal there or was not terminal here (P7)."""
+        heads = await self._threads.read(lambda: self._store.list_unfinished(self._shard))
+        for head in heads:
+            self._adopt(head)
+        for run_id in self._watchlist.others({head.run_id for head in heads}):
+            stored = await self._threads.read(lambda run_id=run_id: self._store.read_run(run_id))  # type: ignore[misc]
+            if stored is not None:
+                self._adopt(stored[0])
 
     # --- reading ---
 
     async def read(self, run_id: str, after: int, wait_s: float, inline: bool = False) -> ReadReply:
         """Return what lies past `after`, parking up to `wait_s` if nothing does. `next < after`: no such place."""
-        if self._superseded is not None:
-            raise self._superseded
         self._counts["reads"] += 1
         tail = await self._known(run_id)
+        if tail.head is not None and after > tail.head.next_seq:
+            tail = await self._look_up(run_id, tail)  # a reader may have it from the store, or from a later incarnation
         head = tail.head
         if head is None:
             return ReadReply(shard_epoch=self.epoch, known=False, start=after, next=0, closed=False)
@@ -198,50 +213,20 @@ class Shard:
             await tail.wait(min(wait_s, MAX_PARK_S))
         if inline:
             tail.drop_sealed(after)
-            return await self._read_store(tail, after, seal=False)
+            return await self._read_cold(tail, after, seal=False)
         reply = tail.reply(self.epoch, after)
         if reply is None:
-            return await self._read_store(tail, after, seal=True)
+            return await self._read_cold(tail, after, seal=True)
         self._counts["segment_reads"] += len(reply.segments)
         return reply
 
-    async def _read_store(self, tail: Tail, after: int, *, seal: bool) -> ReadReply:
-        batches = await self._threads.read(lambda: self._store.read_batches(tail.run_id, after, INLINE_BYTES))
+    async def _read_cold(self, tail: Tail, after: int, *, seal: bool) -> ReadReply:
+        batches = await self._cold.read(tail.run_id, after)
         if not batches:
-            reply = tail.reply(self.epoch, after)
-            if reply is None:
-                raise StoreError(f"The store has no chunk {after} of run {tail.run_id!r} although its record says so.")
-            return reply
-        if seal and not isinstance(self._segments, NoSegments):
-            self._spawn(self._seal_cold(tail, batches), f"seal {tail.run_id}")
+            raise StoreError(f"The store has no chunk {after} of run {tail.run_id!r} although its record says so.")
+        if seal and self._cold.seals:
+            self._spawn(self._cold.seal(tail, batches), f"seal {tail.run_id}")
         return tail.inline_reply(self.epoch, after, batches)
-
-    async def _whole_log(self, run_id: str, next_seq: int) -> list[Batch]:
-        batches: list[Batch] = []
-        at = 0
-        while at < next_seq:
-            more = await self._threads.read(lambda at=at: self._store.read_batches(run_id, at, CLAIM_READ_BYTES))  # type: ignore[misc]
-            if not more:
-                raise StoreError(f"The store has no chunk {at} of run {run_id!r} although its record says so.")
-            batches.extend(more)
-            at = more[-1].next_seq
-        return batches
-
-    async def _seal(self, tail: Tail) -> None:
-        while (due := tail.to_seal()) is not None:
-            start, end, data = due
-            tail.sealing = True
-            try:
-                ref = await self._threads.read(lambda data=data: self._segments.put(data))  # type: ignore[misc]
-            finally:
-                tail.sealing = False
-            tail.seal(Sealed(start=start, end=end, ref=ref)) if ref is not None else tail.forget(end)
-
-    async def _seal_cold(self, tail: Tail, batches: list[Batch]) -> None:
-        data = b"\n".join(batch.data for batch in batches)
-        ref = await self._threads.read(lambda: self._segments.put(data))
-        if ref is not None:
-            tail.seal(Sealed(start=batches[0].seq, end=batches[-1].next_seq, ref=ref))
 
     # --- memory ---
 
@@ -254,24 +239,35 @@ class Shard:
         return tail
 
     def _evict(self) -> None:
-        if len(self._tails) < 2 * MAX_IDLE_TAILS:
+        if len(self._tails) - self._watchlist.unfinished < 2 * MAX_IDLE_TAILS:
             return
         idle = [tail for tail in self._tails.values() if not tail.watched and (tail.head is None or tail.head.closed)]
-        for tail in sorted(idle, key=lambda tail: tail.used)[: len(self._tails) - MAX_IDLE_TAILS]:
+        idle.sort(key=lambda tail: tail.used)
+        for tail in idle[: len(idle) - MAX_IDLE_TAILS]:
             del self._tails[tail.run_id]
 
     async def _known(self, run_id: str) -> Tail:
-        """Return the run's tail with its head and spec; the head is None for an unknown run."""
+        """Return the run's tail with its head and spec; the head is None for an unknown run.
+
+        Raises ShardSuperseded for ever after the first."""
+        await self._doubt.settled()
+        if self._superseded is not None:
+            raise self._superseded
         known = self._tails.get(run_id)
         if known is not None and known.head is not None and known.spec is not None:
             known.used = self._clock.monotonic()
             return known
+        return await self._look_up(run_id, known or Tail(run_id))
+
+    async def _look_up(self, run_id: str, known: Tail) -> Tail:
+        """Return the run's tail as new as the store; `known` as it is if there is no such run."""
         stored = await self._threads.read(lambda: self._store.read_run(run_id))
         if stored is None:
-            return known or Tail(run_id)
+            return known
         tail = self._tail(run_id)
-        tail.adopt(stored[0])
         tail.spec = stored[1]
+        tail.adopt(stored[0])
+        self._watchlist.adopt(stored[0])
         return tail
 
     # --- viewers ---
@@ -359,7 +355,7 @@ class Shard:
     async def log(self, run_id: str) -> list[Batch]:
         """Return the whole stored log of a run."""
         head = (await self._known(run_id)).head
-        return [] if head is None else await self._whole_log(run_id, head.next_seq)
+        return [] if head is None else await self._cold.log_up_to(run_id, head.next_seq)
 
     async def stderr(self, run_id: str) -> bytes | None:
         """Return the stored stderr tail."""

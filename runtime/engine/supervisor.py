@@ -77,6 +77,7 @@ class _Watched:
     expected_epoch: int
     reason: ClaimReason
     handle: RunHandle | None = None
+    replaces: RunHandle | None = None  # killed once the decision to replace it is stored
     task: asyncio.Task[None] | None = None
 
 
@@ -139,19 +140,14 @@ class Supervisor:
     async def _adopt_all(self, shard: ShardPort) -> None:
         """Watch the drivers that live, replace those that do not: after a restart of us, or of everything."""
         for due in await repeat(shard.unfinished):
-            if not due.needs_driver or due.run_id in self._watched:
-                continue
-            handle = await self._fleet.find(due.run_id)
-            if handle is not None:
-                self._watch(due.run_id, _Watched(due.driver_epoch, ClaimReason.RESTART, handle))
-            else:
-                self._replace(due, ClaimReason.RESTART if due.driver_epoch else ClaimReason.START)
+            if due.needs_driver:
+                await self._look_after(due.run_id, ClaimReason.RESTART)
 
     async def _watch_shard(self, shard: ShardPort) -> None:
-        while True:
+        while not self.stale.is_set():
             try:
                 for due in await shard.due(DUE_WAIT_S):
-                    await self._see(due)
+                    self._see(due)
             except OutlastError as error:
                 log.debug("a shard does not answer: %s", error)
                 await asyncio.sleep(0.2)
@@ -166,18 +162,7 @@ class Supervisor:
 
     async def ensure(self, run_id: str) -> None:
         """A viewer came: someone must drive (I7)."""
-        if run_id in self._watched:
-            return
-        head = await self._head(run_id)
-        if head is None or not head.needs_driver or run_id in self._watched:
-            return
-        handle = await self._fleet.find(run_id)
-        if run_id in self._watched:
-            return
-        if handle is not None:
-            self._watch(run_id, _Watched(head.driver_epoch, ClaimReason.ATTACH, handle))
-        else:
-            self._replace(head, ClaimReason.ATTACH)
+        await self._look_after(run_id, ClaimReason.ATTACH)
 
     async def cancel(self, run_id: str) -> None:
         """A cancel is recorded: see that it happens (P21)."""
@@ -206,14 +191,14 @@ class Supervisor:
 
     # --- found ---
 
-    async def _see(self, due: Due) -> None:
+    def _see(self, due: Due) -> None:
         head = due.head
         watched = self._watched.get(head.run_id)
         match due.why:
             case "cancel":
-                await self.cancel(head.run_id)
+                self._keep(asyncio.create_task(self.cancel(head.run_id)))
             case "unqueued":
-                await self.start(head.run_id)
+                self._keep(asyncio.create_task(self.start(head.run_id)))
             case "lease_expired" | "never_claimed":
                 if watched is not None and watched.handle is None:
                     return  # a successor is being made; its own deadline bounds that
@@ -221,26 +206,43 @@ class Supervisor:
 
     # --- deciding ---
 
+    async def _look_after(self, run_id: str, reason: ClaimReason, but_not: RunHandle | None = None) -> None:
+        """See that somebody drives: whoever lives is watched, `but_not` excepted; else a driver is made."""
+        head = None if run_id in self._watched else await self._head(run_id)
+        if head is None or not head.needs_driver or run_id in self._watched:
+            return
+        handle = await self._fleet.find(run_id)
+        if run_id in self._watched:
+            return
+        if handle is None or (but_not is not None and handle.actor_id == but_not.actor_id):
+            self._replace(head, reason if head.driver_epoch else ClaimReason.START)
+        else:
+            self._watch(run_id, _Watched(head.driver_epoch, reason, handle))
+
     def _replace(self, head: Head, reason: ClaimReason) -> None:
-        """Make a driver for the next epoch after `head`'s; whoever is watched for an older one is let go and killed."""
-        old = self._watched.pop(head.run_id, None)
+        """Make a driver for the next epoch after `head`'s, instead of whoever is watched."""
+        if self.stale.is_set():
+            return
+        watched = _Watched(head.driver_epoch, reason)
+        old = self._watched.get(head.run_id)
         if old is not None:
+            watched.replaces = old.handle or old.replaces
             if old.task is not None:
                 old.task.cancel()
-            if old.handle is not None:
-                old.handle.kill()
-        watched = self._watched[head.run_id] = _Watched(head.driver_epoch, reason)
+        self._watched[head.run_id] = watched
         watched.task = asyncio.create_task(self._make(head, watched))
         self._keep(watched.task)
 
     async def _make(self, head: Head, watched: _Watched) -> None:
-        """Assign, create, watch: one driver's life as we see it."""
+        """Assign, create, watch: one driver's life as we see it. Nobody is killed before the decision is stored."""
         begun = self._clock.monotonic()
         try:
             assigned = await self._assign(head)
             if assigned is None:
                 self._let_go(head.run_id, watched)
                 return
+            if watched.replaces is not None:
+                watched.replaces.kill()
             if assigned.attempt > 1:
                 await asyncio.sleep(min(BACKOFF_FIRST_S * 2 ** (assigned.attempt - 2), BACKOFF_MOST_S))
             async with self._starts:
@@ -252,6 +254,9 @@ class Supervisor:
             log.warning("run %s: its driver could not be made: %s", head.run_id, error)
             await self._lost(head.run_id, watched)
             return
+        except Exception:
+            self._let_go(head.run_id, watched)  # the lease of the run will bring it back (I7)
+            raise
         await self._attend(head.run_id, watched)
 
     def _count(self, head: Head, reason: ClaimReason, seconds: float) -> None:
@@ -315,12 +320,14 @@ class Supervisor:
         except DriverDied:
             await self._lost(run_id, watched)
             return
+        except Exception:
+            self._let_go(run_id, watched)
+            raise
         self._let_go(run_id, watched)
         if end.next_run is not None:
             await self.start(end.next_run)
-        head = await self._head(run_id)
-        if head is not None and head.needs_driver and run_id not in self._watched:
-            self._replace(head, ClaimReason.DRAIN if end.kind == "handed_over" else ClaimReason.DRIVER_LOST)
+        reason = ClaimReason.DRAIN if end.kind == "handed_over" else ClaimReason.DRIVER_LOST
+        await self._look_after(run_id, reason, but_not=watched.handle)
 
     async def _lost(self, run_id: str, watched: _Watched) -> None:
         if self._watched.get(run_id) is not watched:

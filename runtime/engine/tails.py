@@ -15,7 +15,7 @@ all of it costs readers a store read.
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections import deque
 from typing import Any, Protocol
 
@@ -57,7 +57,7 @@ class Tail:
         self.used = 0.0
         self._batches: deque[tuple[int, int, bytes]] = deque()  # (seq, count, data), contiguous
         self._bytes = 0
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: dict[asyncio.Future[None], None] = {}
 
     # --- what the committer tells ---
 
@@ -71,7 +71,9 @@ class Tail:
             self.wake()
 
     def add(self, batch: Batch) -> None:
-        """Take a committed batch."""
+        """Take a committed batch; one that is here already changes nothing."""
+        if self._batches and batch.seq < self._end:
+            return
         if self._batches and self._end != batch.seq:
             self._batches.clear()
             self._bytes = 0
@@ -101,12 +103,12 @@ class Tail:
         return start, end, b"\n".join(parts)
 
     def seal(self, sealed: Sealed) -> None:
-        """Replace a stretch by its segment. A stretch that is no longer the tail's oldest is only added."""
-        index = bisect_right(self.sealed, sealed.start, key=lambda known: known.start)
-        if index and self.sealed[index - 1].start == sealed.start:
-            self.sealed[index - 1] = sealed
-        else:
-            self.sealed.insert(index, sealed)
+        """Replace a stretch by its segment. No segment lies within another, so their ends are in order too."""
+        if not any(known.start <= sealed.start and sealed.end <= known.end for known in self.sealed):
+            self.sealed = [
+                known for known in self.sealed if not (sealed.start <= known.start and known.end <= sealed.end)
+            ]
+            insort(self.sealed, sealed, key=lambda known: known.start)
         self.forget(sealed.end)
 
     def forget(self, end: int) -> None:
@@ -200,14 +202,14 @@ class Tail:
     async def wait(self, timeout_s: float) -> None:
         """Park until the log's end moves, or `timeout_s`."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.add(waiter)
+        self._waiters[waiter] = None
         try:
             async with asyncio.timeout(timeout_s):
                 await waiter
         except TimeoutError:
             return
         finally:
-            self._waiters.discard(waiter)
+            del self._waiters[waiter]
 
     def wake(self) -> None:
         """Release every parked reader."""

@@ -30,19 +30,24 @@ class Viewers:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._sets: dict[str, _Set] = {}
-        self._since = clock.monotonic()
+        self._up_since = clock.monotonic()
 
     @property
     def settled(self) -> bool:
         """Return whether every sender had the time to say its set: before, nobody is taken for absent."""
-        return self._clock.monotonic() - self._since > VIEWER_TTL_S
+        return self.settled_for(0.0)
+
+    def settled_for(self, seconds: float) -> bool:
+        """Return whether the level could be believed for so long, without a break: this shard and somebody who
+        counts viewers were up (P20)."""
+        return self._somebody() and self._clock.monotonic() - self._up_since > VIEWER_TTL_S + seconds
 
     def replace(self, viewer: str, number: int, counts: Mapping[str, int]) -> bool:
         """Take a sender's whole set; return False if a newer one is known."""
         known = self._sets.get(viewer)
         if known is not None and known.number >= number:
             return False
-        self._prune()
+        self._begin()
         if known is None and len(self._sets) >= MAX_SENDERS:
             return False
         self._sets[viewer] = _Set(number, self._clock.monotonic(), {run: n for run, n in counts.items() if n > 0})
@@ -50,6 +55,7 @@ class Viewers:
 
     def add(self, viewer: str, number: int, run_id: str) -> None:
         """Count one viewer more, until the sender's next set."""
+        self._begin()
         known = self._sets.setdefault(viewer, _Set(number - 1, self._clock.monotonic()))
         known.number = max(known.number, number)
         known.at = self._clock.monotonic()
@@ -64,6 +70,16 @@ class Viewers:
         """Return how many viewers there are."""
         self._prune()
         return sum(sum(known.counts.values()) for known in self._sets.values())
+
+    def _begin(self) -> None:
+        """Drop what is void; if nothing is left, whoever speaks now is the first after a silence."""
+        self._prune()
+        if not self._sets:
+            self._up_since = self._clock.monotonic()
+
+    def _somebody(self) -> bool:
+        valid_from = self._clock.monotonic() - VIEWER_TTL_S
+        return any(known.at >= valid_from for known in self._sets.values())
 
     def _prune(self) -> None:
         valid_from = self._clock.monotonic() - VIEWER_TTL_S

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Container
 
 from runtime.core.ops import Detach
 from runtime.core.record import Head, Status
 from runtime.engine.leases import Leases
 from runtime.engine.viewers import Viewers
+from runtime.errors import OutlastError
 from runtime.ports import Clock, Due
 
 # A recorded cancel that did not end the run within this long is the supervisor's matter, whatever the lease says (P21).
@@ -33,6 +35,7 @@ class Watchlist:
         self._no_disconnect_cancel: set[str] = set()
         self._detaching: dict[str, int] = {}  # run -> version of the head a Detach was sent for
         self._more = asyncio.Event()
+        self._failed: OutlastError | None = None
 
     @property
     def unfinished(self) -> int:
@@ -50,8 +53,10 @@ class Watchlist:
         self._heads[head.run_id] = head
         if not head.needs_driver:
             self._leases.drop(head.run_id)
-        elif known is None or not known.needs_driver:
+        elif known is None or not known.needs_driver or known.driver_epoch != head.driver_epoch:
             self._leases.grant(head.run_id, head.driver_epoch)
+        if known is not None and known.queued and head.needs_driver:
+            self.announce(head.run_id, "unqueued")
         if head.cancel_requested and head.run_id not in self._cancels:
             delay_s = CANCEL_RECEIPT_S if head.needs_driver and head.driver_epoch else 0.0
             self._cancels[head.run_id] = self._clock.monotonic() + delay_s
@@ -63,9 +68,18 @@ class Watchlist:
         self._no_disconnect_cancel.discard(run_id)
         self._leases.drop(run_id)
 
-    def announce(self, head: Head, why: str) -> None:
+    def others(self, run_ids: Container[str]) -> list[str]:
+        """Return the runs watched that are not among `run_ids`."""
+        return [run_id for run_id in self._heads if run_id not in run_ids]
+
+    def fail(self, error: OutlastError) -> None:
+        """Let every call of `due`, parked or later, raise `error`."""
+        self._failed = error
+        self._more.set()
+
+    def announce(self, run_id: str, why: str) -> None:
         """Tell the supervisor of a run at once."""
-        self._announced.append((head.run_id, why))
+        self._announced.append((run_id, why))
         self._more.set()
 
     def sweep(self, late_after_s: float) -> None:
@@ -82,13 +96,15 @@ class Watchlist:
 
     async def due(self, wait_s: float) -> list[Due]:
         """Return what was collected since the last call, parking up to `wait_s`."""
-        if not self._announced:
+        if not self._announced and self._failed is None:
             self._more.clear()
             try:
                 async with asyncio.timeout(wait_s):
                     await self._more.wait()
             except TimeoutError:
                 return []
+        if self._failed is not None:
+            raise self._failed
         found: dict[str, Due] = {}
         while self._announced:
             run_id, why = self._announced.popleft()
@@ -98,6 +114,10 @@ class Watchlist:
         return list(found.values())
 
     # --- viewers ---
+
+    def detach_again(self) -> None:
+        """Forget which detaches were sent: one of them may not have been stored."""
+        self._detaching.clear()
 
     def detached(self) -> list[Detach]:
         """Return a Detach for each run whose last viewer has left (P20), once per change of its record."""
@@ -114,8 +134,10 @@ class Watchlist:
         return found
 
     def unwatched(self, grace_s: float) -> list[Head]:
-        """Return the running runs that were detached for `grace_s` and may have asked to be cancelled then."""
-        if not self._viewers.settled:
+        """Return the running runs that were detached for `grace_s` and may have asked to be cancelled then.
+
+        Only time in which viewers could be counted counts: a server that was down is nobody's leaving (P20)."""
+        if not self._viewers.settled_for(grace_s):
             return []
         cutoff_ms = self._clock.wall_ms() - int(grace_s * 1000)
         return [

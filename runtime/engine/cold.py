@@ -1,0 +1,76 @@
+"""The stretches of a log that memory does not hold: read from the store, and sealed into segments (P14).
+
+Only committed chunks are ever sealed. A segment that cannot be kept costs nothing but time: the store has its bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from runtime.core.batch import Batch
+from runtime.engine.clock import Threads
+from runtime.engine.tails import NoSegments, Segments, Tail
+from runtime.errors import StoreError
+from runtime.ports import Sealed, Store
+
+log = logging.getLogger("outlast.shard")
+
+READ_BYTES = 1 << 20  # of one reply from the store
+CLAIM_READ_BYTES = 16 << 20  # of one portion of a whole log
+
+
+class Cold:
+    """One shard's way to stored stretches. `seals` is False if there is nowhere to keep segments."""
+
+    def __init__(self, store: Store, threads: Threads, segments: Segments) -> None:
+        self.seals = not isinstance(segments, NoSegments)
+        self._store = store
+        self._threads = threads
+        self._segments = segments
+
+    async def read(self, run_id: str, after: int) -> list[Batch]:
+        """Return the next stored batches past `after`, about READ_BYTES of them."""
+        return await self._threads.read(lambda: self._store.read_batches(run_id, after, READ_BYTES))
+
+    async def log_up_to(self, run_id: str, next_seq: int) -> list[Batch]:
+        """Return the stored batches of positions [0, `next_seq`), and none of what was stored since (P24).
+
+        Raises StoreError if there are fewer."""
+        batches: list[Batch] = []
+        at = 0
+        while at < next_seq:
+            more = await self._threads.read(lambda at=at: self._store.read_batches(run_id, at, CLAIM_READ_BYTES))  # type: ignore[misc]
+            if not more:
+                raise StoreError(f"The store has no chunk {at} of run {run_id!r} although its record says so.")
+            batches.extend(more)
+            at = more[-1].next_seq
+        return [batch for batch in batches if batch.seq < next_seq]
+
+    async def seal(self, tail: Tail, batches: list[Batch]) -> None:
+        """Make a segment of what was read."""
+        ref = await self._put(b"\n".join(batch.data for batch in batches))
+        if ref is not None:
+            tail.seal(Sealed(start=batches[0].seq, end=batches[-1].next_seq, ref=ref))
+
+    async def seal_tail(self, tail: Tail) -> None:
+        """Make segments of a tail's oldest stretches until it is short."""
+        while (due := tail.to_seal()) is not None:
+            start, end, data = due
+            tail.sealing = True
+            try:
+                ref = await self._put(data)
+            finally:
+                tail.sealing = False
+            if ref is None:
+                tail.forget(end)
+            else:
+                tail.seal(Sealed(start=start, end=end, ref=ref))
+
+    async def _put(self, data: bytes) -> Any:
+        """Return the ref of a segment, or None."""
+        try:
+            return await self._threads.read(lambda: self._segments.put(data))
+        except Exception as error:  # noqa: BLE001 - whatever the object store says
+            log.warning("a segment could not be kept: %r", error)
+            return None
