@@ -41,6 +41,14 @@ class Program(click.Group):
         """Run, and exit the process."""
         sys.exit(self._code(*args, **{**kwargs, "standalone_mode": False}))
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, and end quietly if nobody reads what it says; click would end with 1."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            _forget_stdout()
+            return Exit.UNREAD
+
     def _code(self, *args: Any, **kwargs: Any) -> int:
         try:
             code = super().main(*args, **kwargs)

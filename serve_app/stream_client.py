@@ -18,7 +18,7 @@ from runtime.core.ids import START, Offset
 from runtime.core.record import Status
 from runtime.errors import InstanceNotFound
 from serve_app.http_client import Instance
-from serve_app.trials import Lost, Trial
+from serve_app.trials import Lost, Refusal, Trial
 
 NO_CONTENT = 204
 STREAM = "/api/chat/ndjson"
@@ -150,7 +150,7 @@ class RunStream:
     def _complete(self) -> bool:
         try:
             record = self._instance.record(self.run_id, begun=True)
-        except InstanceNotFound:
+        except (InstanceNotFound, Refusal):
             if self.terminal is None:
                 raise
             return True
