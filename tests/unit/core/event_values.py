@@ -47,8 +47,8 @@ def json_values(text: st.SearchStrategy[str], numbers: st.SearchStrategy[Any]) -
     leaves = st.one_of(st.none(), st.booleans(), numbers, text)
     return st.recursive(
         leaves,
-        lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(text, inner, max_size=4)),
-        max_leaves=12,
+        lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(text, inner, max_size=3)),
+        max_leaves=6,
     )
 
 
