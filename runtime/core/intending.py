@@ -95,7 +95,7 @@ def open_supervisor(view: View, op: OpenSupervisor) -> Decision:
 def assign(view: View, op: Assign, now_ms: int) -> Decision:
     """Decide that a run gets a new driver, under the epochs of the supervisor and the run (P6, P19)."""
     row = view.supervisor()
-    if row.epoch != op.supervisor_epoch:
+    if row.epoch != op.supervisor_epoch or row.epoch == 0:  # 0: nobody decides yet
         return Decision(outcome=SupervisorStale(held_epoch=op.supervisor_epoch, current_epoch=row.epoch))
     head = view.head(op.run_id)
     if head is None:

@@ -144,6 +144,7 @@ class IntentCases:
 
     def test_a_superseded_supervisor_decides_nothing(self, shard: ShardDriver) -> None:
         shard.start()
+        shard.refused(assign(supervisor=0), SupervisorStale)
         shard.do(OpenSupervisor(claimant="a"), OpenSupervisor(claimant="b"))
         refusal = shard.refused(assign(supervisor=1), SupervisorStale)
         assert (refusal.held_epoch, refusal.current_epoch) == (1, 2)
