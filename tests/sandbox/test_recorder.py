@@ -6,13 +6,16 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from waiting import until
 
+from runtime import process
 from runtime.core.launch import AgentExit, ExitKind, decode_launch
 from runtime.errors import LaunchFailed, SandboxLost
 from runtime.ports import LaunchSpec
@@ -183,6 +186,19 @@ async def test_what_daemonises_and_writes_late_is_cut_at_the_recorded_length(san
     assert (exit.kind, exit.code) == (ExitKind.EXITED, 5)
     assert b"done\n" in journal
     assert (sandbox._home / "journal").stat().st_size == exit.journal_length == len(journal)
+
+
+async def test_what_an_agent_says_on_stderr_as_it_ends_is_kept(sandbox: LocalSandbox) -> None:
+    script = "import os; print(os.getpid()); open('gate').read(); os.write(2, b'e' * 1_000_000 + b'the end')"
+    os.mkfifo(Path(sandbox.workspace, "gate"))
+    await sandbox.launch(spec(sys.executable, "-S", "-c", script))
+    agent = int(await read_until(sandbox, b"\n"))
+    os.kill(recorder_of(sandbox), signal.SIGSTOP)  # so that it meets the output and the end together
+    await sandbox.exec(["sh", "-c", "echo > gate"], 10)
+    await until(lambda: process.started_at(agent) is None, "the agent's end")
+    os.kill(recorder_of(sandbox), signal.SIGCONT)
+    await read_all(sandbox)
+    assert await sandbox.stderr_tail(10) == b"eeethe end"
 
 
 async def test_a_descendant_that_ends_in_time_is_not_cut(sandbox: LocalSandbox) -> None:
