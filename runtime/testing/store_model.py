@@ -1,0 +1,245 @@
+"""What a store should do, told a second time in the plainest way: dicts, lists and words.
+
+It shares no code with the stores or the machine, not even their words for status and band, so that the same mistake
+would have to be made twice. `answer` takes what was asked as plain values and returns what should come back: the
+answer's name, and the facts that matter. It is slow and forgets nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+Facts = dict[str, Any]
+ENDED = ("completed", "failed", "aborted")
+LAUNCH = ("none", "keyed", "intended")
+
+
+@dataclass
+class ModelRun:
+    """One run, as a person would note it down."""
+
+    run_id: str
+    owner: str
+    thread: str
+    digest: str
+    status: str = "running"
+    queued: bool = False
+    was_queued: bool = False
+    closed: bool = False
+    cancel: str | None = None
+    epoch: int = 0
+    claimants: list[str] = field(default_factory=list)
+    chunks: list[bytes] = field(default_factory=list)
+    stored: list[Facts] = field(default_factory=list)  # each batch: seq, epoch, key, chunks, band
+    ending: Facts | None = None
+    detached: int | None = None
+    handover: int = 0
+    launch: str = "none"
+    key: str | None = None
+    attempts: int = 0
+    stderr: bytes | None = None
+
+    def holds_thread(self) -> bool:
+        """Return whether nobody else may run in its thread."""
+        return self.status not in ENDED and not self.queued
+
+    def facts(self) -> Facts:
+        """Return what must be seen in the stored record."""
+        return {
+            "status": self.status,
+            "queued": self.queued,
+            "closed": self.closed,
+            "cancel_reason": self.cancel,
+            "cancel_requested": self.cancel is not None,
+            "driver_epoch": self.epoch,
+            "next_seq": len(self.chunks),
+            "log_bytes": sum(map(len, self.chunks)) + sum(len(batch["chunks"]) - 1 for batch in self.stored),
+            "detached_since": self.detached,
+            "handover_epoch": self.handover,
+            "launch": self.launch,
+            "sandbox_key": self.key,
+            "attempts_without_progress": self.attempts,
+        }
+
+
+class StoreModel:
+    """All runs, in the order of their creation."""
+
+    def __init__(self, first_chunk: bytes) -> None:
+        self.runs: dict[str, ModelRun] = {}
+        self.first_chunk = first_chunk
+        self.supervisor = 0
+        self.supervisor_name = ""
+
+    def in_thread(self, owner: str, thread: str) -> list[ModelRun]:
+        """Return the thread's runs, oldest first."""
+        return [run for run in self.runs.values() if (run.owner, run.thread) == (owner, thread)]
+
+    def active(self, owner: str, thread: str) -> ModelRun | None:
+        """Return the run that is running and not queued."""
+        found = [run for run in self.in_thread(owner, thread) if run.holds_thread() and run.status == "running"]
+        return found[0] if found else None
+
+    def create(self, run_id: str, thread: str, owner: str, digest: str, on_busy: str, now: int) -> tuple[str, Facts]:
+        """Answer a creation."""
+        known = self.runs.get(run_id)
+        if known is not None:
+            return ("Joined" if (known.digest, known.owner) == (digest, owner) else "DigestDiffers"), {}
+        busy = [run for run in self.in_thread(owner, thread) if run.holds_thread()]
+        cancelled = None
+        if busy and busy[0].cancel is None:
+            if on_busy == "reject":
+                return "ThreadBusy", {"active_run_id": busy[0].run_id}
+            if on_busy == "cancel-previous":
+                busy[0].cancel, cancelled = "user", busy[0].run_id
+        run = ModelRun(run_id, owner, thread, digest, queued=bool(busy), was_queued=bool(busy), detached=now)
+        run.chunks.append(self.first_chunk)
+        run.stored.append({"seq": 0, "epoch": 0, "key": None, "chunks": [self.first_chunk], "band": "live"})
+        self.runs[run_id] = run
+        return "Created", {"cancelled_previous": cancelled}
+
+    def claim(self, run_id: str, expected: int, claimant: str, reason: str) -> tuple[str, Facts]:
+        """Answer a claim."""
+        run = self.runs.get(run_id)
+        if run is None:
+            return "UnknownRun", {}
+        if run.epoch == expected + 1 and run.claimants[-1] == claimant:
+            return "Claimed", {}
+        if run.epoch != expected:
+            return "Superseded", {"current_epoch": run.epoch}
+        if run.status in ENDED:
+            return "AlreadyEnded", {}
+        if (run.queued or run.status != "running") and reason not in ("cancel", "reap"):
+            return "NotClaimable", {}
+        run.epoch += 1
+        run.claimants.append(claimant)
+        return "Claimed", {}
+
+    def append(self, run_id: str, epoch: int, seq: int, batch: Facts, bound: int) -> tuple[str, Facts]:
+        """Answer an append; `batch` is its key, chunks and band."""
+        run = self.runs.get(run_id)
+        if run is None:
+            return "UnknownRun", {}
+        if epoch == 0 or epoch != run.epoch:
+            return "Superseded", {"held_epoch": epoch, "current_epoch": run.epoch}
+        for old in run.stored:
+            if batch["key"] is not None and batch["key"] == old["key"]:
+                return "Appended", {"repeat": True, "seq": old["seq"]}
+            if batch["key"] is None and old == {**batch, "seq": seq, "epoch": epoch}:
+                return "Appended", {"repeat": True, "seq": seq}
+        if run.closed:
+            return "Closed", {}
+        if seq != len(run.chunks) or not batch["chunks"]:
+            return "SeqConflict", {"next_seq": len(run.chunks)}
+        if bound and run.facts()["log_bytes"] + len(b"\n".join(batch["chunks"])) > bound:
+            return "LogFull", {}
+        self._store(run, seq, epoch, batch)
+        return "Appended", {"repeat": False, "seq": seq, "next_seq": len(run.chunks)}
+
+    def finish(
+        self, run_id: str, epoch: int, seq: int, chunks: list[bytes], status: str, stderr: bytes
+    ) -> tuple[str, Facts]:
+        """Answer a finish."""
+        run = self.runs.get(run_id)
+        if run is None:
+            return "UnknownRun", {}
+        if epoch == 0 or epoch != run.epoch:
+            return "Superseded", {"held_epoch": epoch, "current_epoch": run.epoch}
+        ending = {"epoch": epoch, "seq": seq, "chunks": chunks, "status": status}
+        if run.ending == ending:
+            holder = [other for other in self.in_thread(run.owner, run.thread) if other.holds_thread()]
+            told = bool(holder) and holder[0].was_queued and run.status in ENDED
+            return "Finished", {"repeat": True, "unqueued": holder[0].run_id if told else None}
+        if run.status in ENDED:
+            return "AlreadyEnded", {}
+        resumes = run.status == "interrupted" and not chunks
+        if run.closed and not resumes:
+            return "Closed", {}
+        if seq != len(run.chunks) or not (chunks or resumes):
+            return "SeqConflict", {"next_seq": len(run.chunks)}
+        if run.cancel is not None and status != "aborted":
+            return "MustAbort", {"reason": run.cancel}
+        refused = {"running": ("running",), "interrupted": ("running", "interrupted", "failed")}[run.status]
+        if (
+            status in refused
+            or (status == "aborted" and run.cancel is None)
+            or (run.queued and status == "interrupted")
+        ):
+            return "IllegalMove", {}
+        return "Finished", {"repeat": False, "unqueued": self._end(run, ending, stderr)}
+
+    def _end(self, run: ModelRun, ending: Facts, stderr: bytes) -> str | None:
+        if ending["chunks"]:
+            self._store(run, ending["seq"], ending["epoch"], {"key": None, "chunks": ending["chunks"], "band": "live"})
+        if stderr or run.stderr is None:
+            run.stderr = stderr
+        had_thread = run.holds_thread()
+        run.status, run.closed, run.queued, run.ending, run.attempts = ending["status"], True, False, ending, 0
+        waiting = [other for other in self.in_thread(run.owner, run.thread) if other.queued]
+        if not waiting or not had_thread or run.status not in ENDED:
+            return None
+        waiting[0].queued = False
+        return waiting[0].run_id
+
+    def _store(self, run: ModelRun, seq: int, epoch: int, batch: Facts) -> None:
+        run.stored.append({**batch, "seq": seq, "epoch": epoch})
+        run.chunks += batch["chunks"]
+        run.attempts = 0
+
+    def intend(self, run_id: str, what: str, value: Any) -> tuple[str, Facts]:
+        """Answer an outsider's intent: cancel (a reason), attach, detach (a time), handover."""
+        run = self.runs.get(run_id)
+        if run is None:
+            return "UnknownRun", {}
+        over = run.status in ENDED
+        if what == "handover" and over:
+            return "AlreadyEnded", {}
+        before = run.facts()
+        if what == "cancel" and not over and run.cancel is None:
+            run.cancel = value
+        elif what == "attach":
+            run.detached = None
+        elif what == "detach" and not over and run.detached is None:
+            run.detached = value
+        elif what == "handover":
+            run.handover = run.epoch
+        return "Done", {"changed": run.facts() != before}
+
+    def note(self, run_id: str, epoch: int, key: str | None, launch: str | None, progressed: bool) -> tuple[str, Facts]:
+        """Answer a driver's remark."""
+        run = self.runs.get(run_id)
+        if run is None:
+            return "UnknownRun", {}
+        if epoch == 0 or epoch != run.epoch:
+            return "Superseded", {"current_epoch": run.epoch}
+        before = run.facts()
+        run.key = key if key is not None else run.key
+        if launch is not None:
+            run.launch = max(run.launch, launch, key=LAUNCH.index)
+        run.attempts = 0 if progressed else run.attempts
+        return "Done", {"changed": run.facts() != before}
+
+    def open_supervisor(self, claimant: str) -> tuple[str, Facts]:
+        """Answer a supervisor that starts."""
+        if self.supervisor == 0 or claimant != self.supervisor_name:
+            self.supervisor, self.supervisor_name = self.supervisor + 1, claimant
+        return "SupervisorOpened", {"epoch": self.supervisor}
+
+    def assign(self, run_id: str, expected: int, supervisor: int, most: int) -> tuple[str, Facts]:
+        """Answer a supervisor's decision."""
+        run = self.runs.get(run_id)
+        if supervisor == 0 or supervisor != self.supervisor:
+            return "SupervisorStale", {"current_epoch": self.supervisor}
+        if run is None:
+            return "UnknownRun", {}
+        if expected != run.epoch:
+            return "Superseded", {"current_epoch": run.epoch}
+        if run.status in ENDED:
+            return "AlreadyEnded", {}
+        if run.cancel is None and (run.queued or run.status == "interrupted"):
+            return "NotClaimable", {}
+        if run.attempts >= most:
+            return "Exhausted", {}
+        run.attempts += 1
+        return "Assigned", {"attempt": run.attempts}

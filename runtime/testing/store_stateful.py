@@ -1,0 +1,288 @@
+"""A Hypothesis state machine that drives a store and `store_model` side by side.
+
+    TestMyStore = state_machine_of(make_storage).TestCase
+
+`make_storage()` returns, for each example, a fresh storage: a context manager that gives what opens it, as the kit's
+`make_store` does. After each step every run is compared with the model, by the record, the log, the lists and the
+pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from runtime.core import chunk
+from runtime.core.batch import Band, Batch, pack_ends
+from runtime.core.ops import (
+    Append,
+    Assign,
+    Attach,
+    Detach,
+    Finish,
+    Note,
+    Op,
+    OpenSupervisor,
+    RequestCancel,
+    RequestHandover,
+)
+from runtime.core.record import CancelReason, ClaimReason, Launch, Status
+from runtime.errors import ShardSuperseded
+from runtime.ports import Store
+from runtime.testing.sample_ops import claim, create, text
+from runtime.testing.store_comparison import compare, plain
+from runtime.testing.store_model import Facts, StoreModel
+
+Answer = tuple[str, Facts]
+Opening = AbstractContextManager[Callable[[], Store]]
+
+NAMES = [f"r{place}" for place in range(8)]
+RUNS = st.sampled_from(NAMES)
+PICKS = st.integers(0, 11)
+PLACES = st.sampled_from([("owner", "t0"), ("owner", "t1"), ("stranger", "t0")])
+CLAIMANTS = st.sampled_from(["a", "b"])
+WORDS = st.lists(st.sampled_from(["", "x", "yy", "\u2028"]), min_size=1, max_size=3)
+NEAR = st.sampled_from([0, 0, 0, 0, 0, 0, -1, 1])  # off by this much: mostly right, sometimes not
+KEYS = st.sampled_from([None, None, None, "k0", "k1"])
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """One storage and its model. Rules guess epochs and places from the model, and miss now and then."""
+
+    make_storage: Callable[[], Opening]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.exits = ExitStack()
+        self.open = self.exits.enter_context(type(self).make_storage())
+        self.model = StoreModel(chunk.run_accepted())
+        self.now = 1000
+        self.stale: list[tuple[Store, int]] = []
+        self.group: list[tuple[Op, Answer]] = []
+
+    @initialize()
+    def first_opening(self) -> None:
+        """Open the shard, and store something that rules can work on."""
+        self._open()
+        self._create("r0", ("owner", "t0"), "d", "reject")
+        self._create("r1", ("owner", "t0"), "d", "enqueue")
+        self._create("r2", ("owner", "t1"), "d", "reject")
+        self.open_supervisor("a")
+        for run_id in ("r0", "r2"):
+            self._ask(claim(0, "a", run_id), self.model.claim(run_id, 0, "a", "start"))
+
+    def _open(self) -> None:
+        self.store = self.open()
+        self.shard_epoch = self.store.open_shard(0, "machine")
+
+    def _ask(self, op: Op, expected: Answer) -> None:
+        self.group.append((op, expected))
+
+    def _commit(self) -> None:
+        group, self.group = self.group, []
+        outcomes = self.store.commit(0, self.shard_epoch, [op for op, _ in group], self.now)
+        self.now += 1
+        for (op, (name, facts)), outcome in zip(group, outcomes, strict=True):
+            assert type(outcome).__name__ == name, f"{op}\n got {outcome}\n expected {name} {facts}"
+            seen = {key: plain(outcome, key) for key in facts}
+            assert seen == facts, f"{op}\n got {outcome}"
+
+    # --- rules: most add to the group, `commit` sends it -----------------------------------------------------------
+
+    @rule()
+    def commit(self) -> None:
+        """Send the group in one transaction."""
+        self._commit()
+
+    @precondition(lambda self: not self.group)
+    @rule()
+    def reopen(self) -> None:
+        """Open the storage anew; the incarnation before it is stale."""
+        self.stale.append((self.store, self.shard_epoch))
+        self._open()
+
+    @precondition(lambda self: self.stale and not self.group)
+    @rule(run_id=RUNS)
+    def write_from_the_past(self, run_id: str) -> None:
+        """A superseded incarnation writes nothing."""
+        store, epoch = self.stale[-1]
+        op = create(run_id)
+        with pytest.raises(ShardSuperseded) as refusal:
+            store.commit(0, epoch, [op], self.now)
+        assert refusal.value.current_epoch == self.shard_epoch
+
+    @rule(
+        run_id=RUNS,
+        place=PLACES,
+        digest=st.sampled_from(["d", "d", "e"]),
+        busy=st.sampled_from(["reject", "enqueue", "enqueue", "cancel-previous"]),
+    )
+    def create(self, run_id: str, place: tuple[str, str], digest: str, busy: str) -> None:
+        """Create a run, or something that looks like it."""
+        self._create(run_id, place, digest, busy)
+
+    def _create(self, run_id: str, place: tuple[str, str], digest: str, busy: str) -> None:
+        owner, thread = place
+        op = create(run_id, thread, owner=owner, digest=digest, on_busy=busy)
+        self._ask(op, self.model.create(run_id, thread, owner, digest, busy, self.now))
+
+    @rule(pick=PICKS, off=NEAR, who=CLAIMANTS, reason=st.sampled_from([ClaimReason.START, ClaimReason.CANCEL]))
+    def claim(self, pick: int, off: int, who: str, reason: ClaimReason) -> None:
+        """Claim."""
+        run_id = self._picked(pick)
+        expected = max(0, self._epoch(run_id) + off)
+        self._ask(claim(expected, who, run_id, reason), self.model.claim(run_id, expected, who, reason.value))
+
+    @rule(
+        pick=PICKS,
+        off=NEAR,
+        place=NEAR,
+        words=WORDS,
+        key=KEYS,
+        band=st.sampled_from(Band),
+        bound=st.sampled_from([0, 0, 0, 300]),
+    )
+    def append(
+        self, pick: int, off: int, place: int, words: list[str], key: str | None, band: Band, bound: int
+    ) -> None:
+        """Append, or try to."""
+        run_id = self._picked(pick)
+        epoch, seq = max(0, self._epoch(run_id) + off), max(0, self._length(run_id) + place)
+        chunks = [text(word) for word in words]
+        key = key if band is Band.LIVE else None
+        batch = _batch(run_id, seq, epoch, chunks, band, key)
+        facts = {"key": key, "chunks": chunks, "band": band.value}
+        self._ask(Append(batch=batch, max_log_bytes=bound), self.model.append(run_id, epoch, seq, facts, bound))
+
+    @rule(pick=PICKS, data=st.data())
+    def append_again(self, pick: int, data: st.DataObject) -> None:
+        """Send a stored batch once more, under its own epoch."""
+        run_id = self._picked(pick)
+        run = self.model.runs.get(run_id)
+        if run is None:
+            return
+        old = data.draw(st.sampled_from(run.stored))
+        batch = _batch(run_id, old["seq"], old["epoch"], old["chunks"], Band(old["band"]), old["key"])
+        facts = {"key": old["key"], "chunks": old["chunks"], "band": old["band"]}
+        self._ask(Append(batch=batch), self.model.append(run_id, old["epoch"], old["seq"], facts, 0))
+
+    @rule(
+        pick=PICKS,
+        off=NEAR,
+        place=NEAR,
+        status=st.sampled_from(Status),
+        empty=st.booleans(),
+        stderr=st.binary(max_size=3),
+    )
+    def finish(self, pick: int, off: int, place: int, status: Status, empty: bool, stderr: bytes) -> None:
+        """Finish, or try to."""
+        run_id = self._picked(pick)
+        epoch, seq = max(0, self._epoch(run_id) + off), max(0, self._length(run_id) + place)
+        run = self.model.runs.get(run_id)
+        chunks = [] if empty and run is not None and run.closed else [chunk.run_finished(run_id, "t")]
+        expected = self.model.finish(run_id, epoch, seq, chunks, status.value, stderr)
+        batch = _batch(run_id, seq, epoch, chunks, Band.LIVE, None)
+        self._ask(Finish(batch=batch, status=status, stderr=stderr), expected)
+
+    @rule(pick=PICKS)
+    def finish_again(self, pick: int) -> None:
+        """Send a stored finish once more."""
+        ended = [run for run in self.model.runs.values() if run.ending is not None]
+        if not ended:
+            return
+        run = ended[pick % len(ended)]
+        run_id = run.run_id
+        assert run.ending is not None
+        old = run.ending
+        expected = self.model.finish(run_id, old["epoch"], old["seq"], old["chunks"], old["status"], b"")
+        batch = _batch(run_id, old["seq"], old["epoch"], old["chunks"], Band.LIVE, None)
+        self._ask(Finish(batch=batch, status=Status(old["status"])), expected)
+
+    @rule(pick=PICKS, reason=st.sampled_from(CancelReason))
+    def cancel(self, pick: int, reason: CancelReason) -> None:
+        """Cancel."""
+        run_id = self._picked(pick)
+        self._ask(RequestCancel(run_id=run_id, reason=reason), self.model.intend(run_id, "cancel", reason.value))
+
+    @rule(run_id=RUNS, what=st.sampled_from(["attach", "detach", "handover"]))
+    def intend(self, run_id: str, what: str) -> None:
+        """Attach, detach or ask for a handover."""
+        ops: dict[str, Op] = {
+            "attach": Attach(run_id=run_id),
+            "detach": Detach(run_id=run_id, since=self.now),
+            "handover": RequestHandover(run_id=run_id),
+        }
+        self._ask(ops[what], self.model.intend(run_id, what, self.now))
+
+    @rule(
+        pick=PICKS,
+        off=NEAR,
+        key=st.sampled_from([None, "s"]),
+        launch=st.sampled_from([None, *Launch]),
+        progressed=st.booleans(),
+    )
+    def note(self, pick: int, off: int, key: str | None, launch: Launch | None, progressed: bool) -> None:
+        """Remark on the sandbox."""
+        run_id = self._picked(pick)
+        epoch = max(0, self._epoch(run_id) + off)
+        op = Note(run_id=run_id, epoch=epoch, sandbox_key=key, launch=launch, progressed=progressed)
+        self._ask(op, self.model.note(run_id, epoch, key, launch.value if launch else None, progressed))
+
+    @rule(who=CLAIMANTS)
+    def open_supervisor(self, who: str) -> None:
+        """Become the supervisor."""
+        self._ask(OpenSupervisor(claimant=who), self.model.open_supervisor(who))
+
+    @rule(pick=PICKS, off=NEAR, back=NEAR)
+    def assign(self, pick: int, off: int, back: int) -> None:
+        """Decide on a new driver."""
+        run_id = self._picked(pick)
+        expected, supervisor = max(0, self._epoch(run_id) + off), max(0, self.model.supervisor + back)
+        op = Assign(run_id=run_id, expected_epoch=expected, supervisor_epoch=supervisor, max_attempts=2)
+        self._ask(op, self.model.assign(run_id, expected, supervisor, 2))
+
+    # --- what must always be true ----------------------------------------------------------------------------------
+
+    @invariant()
+    def the_store_says_what_the_model_says(self) -> None:
+        """Compare every run, list and page, unless a group is not sent yet."""
+        if self.group or not hasattr(self, "store"):
+            return
+        compare(self.store, self.model)
+
+    def teardown(self) -> None:
+        """Send what is left, then close everything."""
+        try:
+            if hasattr(self, "store"):
+                self._commit()
+                self.the_store_says_what_the_model_says()
+        finally:
+            self.exits.close()
+
+    def _picked(self, pick: int) -> str:
+        """Return a run: mostly one that is driven and goes on, else any, or one that is not there."""
+        driven = [run.run_id for run in self.model.runs.values() if run.epoch and not run.closed]
+        return driven[pick % len(driven)] if driven and pick < len(NAMES) else NAMES[pick % len(NAMES)]
+
+    def _epoch(self, run_id: str) -> int:
+        run = self.model.runs.get(run_id)
+        return run.epoch if run is not None else 0
+
+    def _length(self, run_id: str) -> int:
+        run = self.model.runs.get(run_id)
+        return len(run.chunks) if run is not None else 0
+
+
+def state_machine_of(storage: Callable[[], Opening]) -> type[StoreMachine]:
+    """Return the state machine for one kind of store; its `.TestCase` is what pytest collects."""
+    return type("Machine", (StoreMachine,), {"make_storage": staticmethod(storage)})
+
+
+def _batch(run_id: str, seq: int, epoch: int, chunks: list[bytes], band: Band, key: str | None) -> Batch:
+    ends = pack_ends([place + 1 for place in range(len(chunks))]) if band is Band.JOURNAL else b""
+    data = b"\n".join(chunks)
+    return Batch(run_id=run_id, seq=seq, count=len(chunks), epoch=epoch, band=band, data=data, ends=ends, key=key)
