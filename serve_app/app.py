@@ -43,10 +43,12 @@ def build_app(cluster: Cluster, settings: Settings, harnesses: Mapping[str, Harn
         docs_url=None,  # the framework's pages load their scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,  # a redirect would be made of the Host header
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # work per chunk, if Ray has set a provider
     )
+    app.state.gateway = gateway
     threads = Threads(gateway)
     for part in (Chat(gateway, threads), threads, Runs(gateway), Probes(gateway)):
-        app.include_router(part.router())
+        part.add_to(app.router)
     app.add_exception_handler(OutlastError, error_table.on_outlast)
     app.add_exception_handler(HTTPException, error_table.on_http)
     app.add_exception_handler(RequestValidationError, error_table.on_validation)

@@ -44,13 +44,13 @@ async def until_answered(call: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(next(waits))
 
 
-async def answer(call: Callable[[], Awaitable[T]], within_s: float = ANSWER_S) -> T:
-    """Return the answer of `call`, asked again until `within_s` have passed. Raises StoreUnavailable after that, and
-    at once what another attempt will not cure."""
+async def answer(call: Callable[[], Awaitable[T]], within_s: float | None = None) -> T:
+    """Return the answer of `call`, asked again until `within_s` (ANSWER_S) have passed. Raises StoreUnavailable after
+    that, and at once what another attempt will not cure."""
     why: BaseException | None = None
     waits = pauses()
     try:
-        async with asyncio.timeout(within_s):
+        async with asyncio.timeout(ANSWER_S if within_s is None else within_s):
             while True:
                 try:
                     return await call()

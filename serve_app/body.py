@@ -95,7 +95,7 @@ def _mended(value: Any) -> Any:
 
 def _deeper_than(value: Any, depth: int) -> bool:
     level = [value]
-    while level and depth >= 0:
+    while level and depth > 0:
         depth -= 1
         level = [
             item

@@ -29,9 +29,8 @@ class Chat:
         self._gateway = gateway
         self._threads = threads
 
-    def router(self) -> APIRouter:
-        """Return the routes."""
-        router = APIRouter(tags=["chat"])
+    def add_to(self, router: APIRouter) -> None:
+        """Add the routes."""
         for path, post, get, suffix in (
             ("/api/chat", self.post, self.get, ""),
             ("/api/chat/ndjson", self.post_ndjson, self.get_ndjson, "_ndjson"),
@@ -40,7 +39,6 @@ class Chat:
             router.add_api_route(path, get, methods=["GET"], **openapi.attach(suffix))
         router.add_api_route("/api/chat/active", self.active, methods=["GET"], **openapi.active())
         router.add_api_route("/api/chat/cancel", self.cancel, methods=["POST"], **openapi.cancel())
-        return router
 
     # --- POST ---
 
@@ -111,7 +109,7 @@ class Chat:
 
     async def active(self, request: Request) -> Response:
         """Return the thread's active run."""
-        thread_id = ThreadId.parse(request.query_params.get("threadId"))
+        thread_id = str(ThreadId.parse(request.query_params.get("threadId")))
         head = await self._active(thread_id)
         return json_response({"runId": None if head is None else head.run_id})
 
@@ -132,12 +130,12 @@ class Chat:
 
     async def _run_to_cancel(self, body: schemas.CancelBody) -> str | None:
         if body.run_id is not None:
-            run_id = RunId.parse(body.run_id)
+            run_id = str(RunId.parse(body.run_id))
             found = await answer(lambda: self._gateway.cluster.shard(run_id).record(run_id))
             return run_id if found is not None and found[0].owner == OWNER else None
         if body.thread_id is None:
             raise InputInvalid("Say what to stop: threadId, or runId.", code="input_invalid", field="threadId")
-        thread_id = ThreadId.parse(body.thread_id)
+        thread_id = str(ThreadId.parse(body.thread_id))
         head = await self._active(thread_id)
         if head is None or head.cancel_requested:
             # Stop once more while the run before is still stopping: it is meant for the one that waits behind it.

@@ -60,8 +60,33 @@ def _json(model: type, description: str) -> dict[str, Any]:
     return {"model": model, "description": description}
 
 
-def _text(description: str, *media_types: str) -> dict[str, Any]:
-    return {"description": description, "content": {name: {"schema": {"type": "string"}} for name in media_types}}
+def _text(description: str) -> dict[str, Any]:
+    return {"description": description, "content": {"text/plain": {"schema": {"type": "string"}}}}
+
+
+# As in every OpenAPI before 3.2, the schema of a stream describes each of its events.
+_OFFSET_SCHEMA = {"type": "string", "pattern": r"^[0-9]{16}_[0-9]{16}$"}
+_CHUNK_SCHEMA = {"type": "object", "required": ["type"], "properties": {"type": {"type": "string"}}}
+_STREAMS: dict[str, dict[str, Any]] = {
+    "text/event-stream": {
+        "type": "object",
+        "required": ["id", "data"],
+        "properties": {
+            "id": _OFFSET_SCHEMA,
+            "data": {"type": "string", "contentMediaType": "application/json", "contentSchema": _CHUNK_SCHEMA},
+        },
+    },
+    "application/x-ndjson": {
+        "type": "object",
+        "required": ["id", "chunk"],
+        "properties": {"id": _OFFSET_SCHEMA, "chunk": _CHUNK_SCHEMA},
+    },
+}
+
+
+def _stream(description: str, suffix: str) -> dict[str, Any]:
+    names = ["application/x-ndjson"] if suffix else list(_STREAMS)
+    return {"description": description, "content": {name: {"schema": _STREAMS[name]} for name in names}}
 
 
 def _param(name: str, place: str, description: str, required: bool = False, **schema: Any) -> dict[str, Any]:
@@ -99,22 +124,16 @@ def _route(
     }
 
 
-def _stream_types(suffix: str) -> tuple[str, ...]:
-    return ("application/x-ndjson",) if suffix else ("text/event-stream", "application/x-ndjson")
-
-
 def start(suffix: str) -> Route:
     """Describe POST /api/chat."""
-    answer = _text("The run's chunks, until its log is closed", *_stream_types(suffix))
+    answer = _stream("The run's chunks, until its log is closed", suffix)
     extra = {"parameters": [_RUN_HEADER, _EVENT_HEADER], "requestBody": _body(schemas.ChatBody)}
     return _route(f"start{suffix}", 200, answer, (400, 404, 409, 410, 413, 415, 429), extra)
 
 
 def attach(suffix: str) -> Route:
     """Describe GET /api/chat."""
-    stream = _text(
-        "The chunks past the offset, until the log is closed; or, for a thread, its state", *_stream_types(suffix)
-    )
+    stream = _stream("The chunks past the offset, until the log is closed; or, for a thread, its state", suffix)
     stream["content"]["application/json"] = {"schema": {"$ref": _REF.format(model="Hydrated")}}
     extra = {
         "parameters": [
@@ -164,7 +183,7 @@ def run() -> Route:
 
 def stderr() -> Route:
     """Describe GET /api/runs/{run_id}/stderr."""
-    return _route("stderr", 200, _text("The end of stderr", "text/plain"), (404,), {"parameters": [_RUN_PATH]})
+    return _route("stderr", 200, _text("The end of stderr"), (404,), {"parameters": [_RUN_PATH]})
 
 
 def takeover() -> Route:
@@ -193,4 +212,4 @@ def readyz() -> Route:
 
 def metrics() -> Route:
     """Describe GET /metrics."""
-    return _route("metrics", 200, _text("Prometheus text", "text/plain"), ())
+    return _route("metrics", 200, _text("Prometheus text"), ())

@@ -29,13 +29,11 @@ class Probes:
         self._gateway = gateway
         self._metrics = Metrics()
 
-    def router(self) -> APIRouter:
-        """Return the routes."""
-        router = APIRouter(tags=["probes"])
+    def add_to(self, router: APIRouter) -> None:
+        """Add the routes."""
         router.add_api_route("/healthz", self.alive, methods=["GET"], **openapi.healthz())
         router.add_api_route("/readyz", self.ready, methods=["GET"], **openapi.readyz())
         router.add_api_route("/metrics", self.metrics, methods=["GET"], **openapi.metrics())
-        return router
 
     async def alive(self) -> Response:
         """Say that this process answers."""

@@ -58,7 +58,7 @@ class Attach:
     """Follow the log of `run_id` past `offset`; None is the tail. `may_be_empty`: a native EventSource, which a 204
     tells to stop."""
 
-    run_id: RunId
+    run_id: str
     offset: Offset | None
     format: Format
     strict: bool
@@ -81,8 +81,10 @@ def last_event_id(headers: Headers) -> str | None:
     return headers.get("last-event-id") or None
 
 
-def run_id_of_post(headers: Headers, body: Mapping[str, Any]) -> RunId:
-    """Return the run id of a POST. Raises InputInvalid `run_id_missing`, `run_id_invalid`, `run_id_differs`."""
+def run_id_of_post(headers: Headers, body: Mapping[str, Any]) -> str:
+    """Return the run id of a POST, as plain text: JSON encoders take no subclass of it.
+
+    Raises InputInvalid `run_id_missing`, `run_id_invalid`, `run_id_differs`."""
     named, inside = headers.get("x-run-id") or None, body.get("runId")
     if named is None and inside is None:
         raise InputInvalid(
@@ -97,7 +99,7 @@ def run_id_of_post(headers: Headers, body: Mapping[str, Any]) -> RunId:
             code="run_id_differs",
             field="runId",
         )
-    return ids[0]
+    return str(ids[0])
 
 
 def attach_of_post(headers: Headers, body: Mapping[str, Any], *, ndjson: bool) -> Attach:
@@ -132,7 +134,7 @@ def attach_of_get(headers: Headers, query: QueryParams, *, ndjson: bool) -> Atta
         raise InputInvalid("Say which run: the header X-Run-Id, or ?runId=.", code="run_id_missing", field="runId")
     format = format_of(headers, ndjson)
     return Attach(
-        run_id=RunId.parse(named),
+        run_id=str(RunId.parse(named)),
         offset=Offset.parse(text),
         format=format,
         strict=False,
@@ -171,7 +173,7 @@ def start_of(
     )
     create = Create(
         run_id=run_id,
-        thread_id=thread_id,
+        thread_id=str(thread_id),
         owner=OWNER,
         spec=spec,
         digest=digest(stored),

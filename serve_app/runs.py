@@ -37,7 +37,7 @@ def query_of(request: Request) -> RunQuery:
     return RunQuery(
         owner=OWNER,
         status=None if status is None else Status(status),
-        thread_id=None if thread_id is None else ThreadId.parse(thread_id),
+        thread_id=None if thread_id is None else str(ThreadId.parse(thread_id)),
         limit=DEFAULT_LIMIT if limit is None else int(limit),
         cursor=query.get("cursor"),
     )
@@ -49,14 +49,12 @@ class Runs:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    def router(self) -> APIRouter:
-        """Return the routes."""
-        router = APIRouter(tags=["runs"])
+    def add_to(self, router: APIRouter) -> None:
+        """Add the routes."""
         router.add_api_route("/api/runs", self.page, methods=["GET"], **openapi.runs())
         router.add_api_route("/api/runs/{run_id}", self.record, methods=["GET"], **openapi.run())
         router.add_api_route("/api/runs/{run_id}/stderr", self.stderr, methods=["GET"], **openapi.stderr())
         router.add_api_route("/api/runs/{run_id}/takeover", self.takeover, methods=["POST"], **openapi.takeover())
-        return router
 
     async def page(self, request: Request) -> Response:
         """Return a page of runs, newest first."""
@@ -88,10 +86,10 @@ class Runs:
         return json_response({"runId": head.run_id, "fromEpoch": epoch}, 202)
 
 
-def _run_id(request: Request) -> RunId:
+def _run_id(request: Request) -> str:
     """Return the id in the path; one that no run can have is a run that does not exist."""
     text = request.path_params["run_id"]
     try:
-        return RunId.parse(text)
+        return str(RunId.parse(text))
     except InputInvalid:
         raise RunNotFound(text) from None

@@ -31,11 +31,9 @@ class Threads:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    def router(self) -> APIRouter:
-        """Return the routes."""
-        router = APIRouter(tags=["threads"])
+    def add_to(self, router: APIRouter) -> None:
+        """Add the routes."""
         router.add_api_route("/api/threads/{thread_id}", self.thread, methods=["GET"], **openapi.thread())
-        return router
 
     async def thread(self, request: Request) -> Response:
         """Return the thread's messages and its runs, oldest first."""
@@ -44,7 +42,7 @@ class Threads:
         if not runs:
             raise ThreadNotFound(thread_id)
         records = [to_wire(head, spec, claims=False) for head, spec in runs]
-        return json_response({"threadId": thread_id, "messages": await self._messages(runs), "runs": records})
+        return json_response({"threadId": str(thread_id), "messages": await self._messages(runs), "runs": records})
 
     async def hydrated(self, thread_id: str | None) -> dict[str, Any]:
         """Return `{messages, activeRun, interrupts}`; all empty for an unknown thread.
