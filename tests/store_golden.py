@@ -1,0 +1,143 @@
+"""What lies in the golden files of the store, and how they were written: `python tests/store_golden.py`.
+
+`golden/store-v1.sql` is a store of schema 1 as SQL text; `golden/head-v1.json` and `spec-v1.json` are one head and one
+spec. They are what version 0.1.0 wrote, and are never written again: a new form of what is stored gets new files
+beside them, and all stay readable.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+from runtime.core.batch import Batch
+from runtime.core.ops import Attach, Note, Op, OpenSupervisor
+from runtime.core.record import (
+    CancelReason,
+    Claim,
+    Claimant,
+    ClaimReason,
+    FinishMark,
+    Head,
+    Launch,
+    Limits,
+    OnDisconnect,
+    RunError,
+    RunSpec,
+    Status,
+)
+from runtime.stores import codec
+from runtime.stores.sqlite import SqliteStore, create_store
+from runtime.testing.sample_ops import append, cancel, claim, create, finish, journal, live
+
+GOLDEN = Path(__file__).parent / "golden"
+STORE, HEAD, SPEC = GOLDEN / "store-v1.sql", GOLDEN / "head-v1.json", GOLDEN / "spec-v1.json"
+
+BATCHES: list[Batch] = [
+    journal(1, 1, "a\u2028\U0001f600", "b", start=100),
+    live(3, 1, "emitted", key="emit-1"),
+    journal(4, 2, "c", start=300),
+]
+
+# Every field has another value than its default.
+A_HEAD = Head(
+    run_id="run-1",
+    thread_id="thread-1",
+    owner="owner",
+    digest="d" * 64,
+    created_at=1_700_000_000_000,
+    status=Status.FAILED,
+    queued=True,
+    queued_at=1_700_000_000_001,
+    started_at=1_700_000_000_002,
+    finished_at=1_700_000_000_003,
+    error=RunError(message="it broke: \u2028 \ud83d", code="agent_exit"),
+    exit_code=3,
+    signal=9,
+    usage={"input_tokens": 2**70, "cost": 0.25},
+    driver_epoch=2,
+    next_seq=7,
+    log_bytes=700,
+    closed=True,
+    finish=FinishMark(epoch=2, seq=6, digest="failed:1:" + "e" * 64),
+    cancel_requested=True,
+    cancel_reason=CancelReason.DETACHED_EXPIRED,
+    handover_epoch=1,
+    detached_since=1_700_000_000_004,
+    sandbox_key="local:machine:run-1",
+    launch=Launch.INTENDED,
+    destroy_pending=True,
+    attempts_without_progress=2,
+    last_assigned_at=1_700_000_000_005,
+    claims=(
+        Claim(
+            epoch=1,
+            claimant=Claimant(
+                claimant="c1", actor_id="a1", node_id="n1", boot_id="b1", pid=4242, pid_started_at=123456789
+            ),
+            reason=ClaimReason.START,
+            claimed_at=1_700_000_000_002,
+            first_append_at=1_700_000_000_003,
+            ended_at=1_700_000_000_004,
+            chunks=5,
+        ),
+        Claim(
+            epoch=2, claimant=Claimant(claimant="c2"), reason=ClaimReason.LEASE_EXPIRED, claimed_at=1_700_000_000_004
+        ),
+    ),
+    version=11,
+)
+A_SPEC = RunSpec(
+    harness="claude-code",
+    translator_version=3,
+    provider="local",
+    input={"messages": [{"role": "user", "content": "h\u00e9llo \ud83d", "n": 2**70}], "forwardedProps": {}},
+    on_disconnect=OnDisconnect.CANCEL,
+    limits=Limits(run_limit_s=1, idle_limit_s=2, detached_ttl_s=3, max_log_bytes=4, max_line_bytes=5),
+)
+
+
+def history() -> list[Op]:
+    """Return what was done in the golden store, from UTC ms 1000 on, one millisecond apart."""
+    return [
+        create("run-1", "thread-1", spec=A_SPEC),
+        OpenSupervisor(claimant="supervisor"),
+        claim(0, "a", "run-1"),
+        Note(run_id="run-1", epoch=1, sandbox_key="local:machine:run-1", launch=Launch.INTENDED),
+        append(BATCHES[0]),
+        append(BATCHES[1]),
+        create("run-2", "thread-1", on_busy="enqueue"),
+        claim(1, "b", "run-1", ClaimReason.DRIVER_LOST),
+        append(BATCHES[2]),
+        Attach(run_id="run-1"),
+        finish(5, 2, Status.FAILED, error=A_HEAD.error, exit_code=3, usage=A_HEAD.usage, stderr=b"\xff\x00tail"),
+        cancel("run-2", CancelReason.USER),
+    ]
+
+
+def fill(path: Path) -> None:
+    """Make a store with `history` in it."""
+    create_store(path, "golden")
+    with closing(SqliteStore(path)) as store:
+        epoch = store.open_shard(0, "golden")
+        for place, op in enumerate(history()):
+            store.commit(0, epoch, [op], 1000 + place)
+
+
+def write() -> None:
+    """Write the golden files that are not there."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "store.sqlite"
+        fill(path)
+        with closing(sqlite3.connect(path)) as connection:
+            (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+            text = "\n".join([f"PRAGMA application_id = {application_id};", *connection.iterdump(), ""])
+    for golden, content in ((STORE, text.encode()), (HEAD, codec.encode(A_HEAD)), (SPEC, codec.encode(A_SPEC))):
+        if not golden.exists():
+            golden.write_bytes(content)
+
+
+if __name__ == "__main__":
+    write()
