@@ -9,6 +9,7 @@ from importlib.metadata import version
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from runtime.errors import OutlastError
 from runtime.ports import Cluster, Harness
@@ -52,6 +53,7 @@ def build_app(cluster: Cluster, settings: Settings, harnesses: Mapping[str, Harn
     app.add_exception_handler(OutlastError, error_table.on_outlast)
     app.add_exception_handler(HTTPException, error_table.on_http)
     app.add_exception_handler(RequestValidationError, error_table.on_validation)
+    app.add_exception_handler(ClientDisconnect, error_table.on_gone)
     app.add_exception_handler(Exception, error_table.on_unexpected)
     app.add_middleware(OriginCheck, settings=settings)
     openapi.install(app)

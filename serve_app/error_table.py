@@ -16,7 +16,7 @@ import logging
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from runtime import errors
 
@@ -122,6 +122,12 @@ async def on_validation(request: Request, error: Exception) -> JSONResponse:
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"][1:])
     return response(errors.InputInvalid(f"{place}: {first['msg']}", field=place))
+
+
+async def on_gone(request: Request, error: Exception) -> Response:
+    """Answer a client that left while it sent its body: nobody reads it, and it is no failure."""
+    del request, error
+    return Response(status_code=400)
 
 
 async def on_unexpected(request: Request, error: Exception) -> JSONResponse:

@@ -75,7 +75,7 @@ class LogReader:
                 async with asyncio.timeout(wait_s + LATE_S):
                     return await self._read_once(after, wait_s)
             except PASSING as error:
-                log.info("run %s: reading past %d again: %r", self._run_id, after, error)
+                log.debug("run %s: reading past %d again: %r", self._run_id, after, error)
             await asyncio.sleep(next(waits))
 
     async def _read_once(self, after: int, wait_s: float) -> Stretch:
@@ -108,7 +108,7 @@ class LogReader:
             async with asyncio.timeout(SEGMENT_S):
                 return await self._segments.get(ref)
         except Exception as error:  # noqa: BLE001 - whatever the object store says, the store still has the bytes
-            log.info("run %s: a segment is read from the store: %r", self._run_id, error)
+            log.debug("run %s: a segment is read from the store: %r", self._run_id, error)
             return None
 
 

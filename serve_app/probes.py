@@ -10,7 +10,6 @@ from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
-from runtime.errors import OutlastError
 from serve_app import openapi
 from serve_app.error_table import RETRY_AFTER_S
 from serve_app.gateway import Gateway, json_response
@@ -76,8 +75,8 @@ async def _asked(facts: Awaitable[Facts]) -> Facts | str:
             return await facts
     except TimeoutError:
         return f"no answer within {ASK_S:g} s"
-    except OutlastError as error:
-        return str(error)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is why the part is not ready
+        return str(error) or type(error).__name__
 
 
 def _shard_detail(facts: Facts) -> str:

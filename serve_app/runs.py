@@ -73,7 +73,9 @@ class Runs:
         run_id = _run_id(request)
         await self._gateway.find(run_id)
         tail = await answer(lambda: self._gateway.cluster.shard(run_id).stderr(run_id))
-        return Response(tail or b"", headers={"Cache-Control": "no-store"}, media_type="text/plain")
+        # It is the agent's, and must not be taken for a page of ours.
+        headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+        return Response(tail or b"", headers=headers, media_type="text/plain")
 
     async def takeover(self, request: Request) -> Response:
         """Replace the run's driver because a person says so."""

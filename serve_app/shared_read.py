@@ -99,6 +99,8 @@ class Channel:
                     self.closed_at = position
                 if stretch.pieces or stretch.closed:
                     self._wake()
+                else:
+                    self._forget()
                 # A store in this process may answer without ever giving way to the viewers.
                 await asyncio.sleep(0)
         except LogGone as error:
@@ -114,6 +116,11 @@ class Channel:
         self._bytes += len(piece.data)
         while self._bytes > RING_BYTES and len(self._ring) > 1:
             self._bytes -= len(self._ring.popleft().data)
+
+    def _forget(self) -> None:
+        """Free the ring of a run that has been silent for WAIT_S: who is still behind reads for itself."""
+        self._ring.clear()
+        self._bytes = 0
 
     def _wake(self) -> None:
         for viewer in self.viewers:

@@ -138,6 +138,8 @@ class LogStream(Response):
             await self._prepare(send, group)
             await self._serve(send, group)
             self._ending = Ending.END
+        except OSError:
+            self._ending = Ending.LEFT
         except (OutlastError, LogGone) as error:
             self._ending = Ending.CUT
             log.info("a stream of run %s is cut: %s", self._view.run_id, error)

@@ -76,13 +76,13 @@ class Call:
             return [json.loads(line)["chunk"] for line in self.body.split(b"\n") if line]
         return [json.loads(line[6:]) for line in self.body.split(b"\n") if line.startswith(b"data: ")]
 
-    async def run(self, app: ASGIApp, scope: dict[str, Any], parts: list[bytes]) -> None:
+    async def run(self, app: ASGIApp, scope: dict[str, Any], parts: list[bytes], *, unfinished: bool = False) -> None:
         sent = list(parts)
 
         async def receive() -> Message:
             if sent:
                 part = sent.pop(0)
-                return {"type": "http.request", "body": part, "more_body": bool(sent)}
+                return {"type": "http.request", "body": part, "more_body": bool(sent) or unfinished}
             await self._left.wait()
             return {"type": "http.disconnect"}
 
@@ -111,8 +111,9 @@ def open_call(
     json_body: Any = None,
     raw: bytes | list[bytes] | None = None,
     headers: Mapping[str, str] | None = None,
+    unfinished: bool = False,
 ) -> Call:
-    """Send a request and return at once."""
+    """Send a request and return at once. `unfinished`: its body never ends."""
     sent = {"host": HOST, **{name.lower(): value for name, value in (headers or {}).items()}}
     if json_body is not None:
         raw = json.dumps(json_body).encode()
@@ -133,7 +134,7 @@ def open_call(
         "server": ("127.0.0.1", 8000),
     }
     call = Call()
-    call.task = asyncio.create_task(call.run(app, scope, parts))
+    call.task = asyncio.create_task(call.run(app, scope, parts, unfinished=unfinished))
     return call
 
 

@@ -81,6 +81,17 @@ async def test_a_body_over_the_limit_is_refused_while_it_comes_and_before() -> N
         await refused(w, call, 413, "body_too_large", "OUTLAST_MAX_BODY_BYTES")
 
 
+async def test_a_client_that_leaves_while_it_sends_its_body_is_no_failure() -> None:
+    async with world() as w:
+        headers = {"Content-Type": "application/json", "X-Run-Id": "r-1"}
+        call = open_call(w.app, "POST", "/api/chat", raw=[b"{"], headers=headers, unfinished=True)
+        call.leave()
+        await call.done()
+        assert call.task is not None
+        assert call.task.exception() is None
+        assert await w.shard.real.record("r-1") is None
+
+
 @pytest.mark.parametrize(
     ("header", "inside", "code"),
     [

@@ -6,10 +6,12 @@ import json
 from typing import Any
 
 import pytest
+from starlette.types import Receive, Scope, Send
 from unit.serve_app.asgi_client import attach, chat_body, fetch, offset, open_call, post
 from unit.serve_app.local_cluster import World, world
 from waiting import until
 
+from runtime.core import chunk
 from runtime.core.record import Status
 
 
@@ -301,3 +303,32 @@ async def test_an_app_without_its_lifespan_still_answers() -> None:
     async with world(lifespan=False) as w:
         call = open_call(w.app, "GET", "/healthz")
         assert (await call.done()).status == 200
+
+
+async def test_everything_lies_below_the_route_prefix() -> None:
+    async with world() as w:
+
+        async def mounted(scope: Scope, receive: Receive, send: Send) -> None:
+            await w.app({**scope, "root_path": "/below"}, receive, send)
+
+        for path, status in (("/below/healthz", 200), ("/below/api/runs", 200), ("/below/nothing", 404)):
+            assert (await fetch(mounted, "GET", path)).status == status
+
+
+async def test_hydrating_folds_a_bounded_part_of_a_long_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world() as w:
+        for number in range(3):
+            await begun(w, f"r-{number}", json_body=chat_body(text=f"say {number}"))
+            driver = await w.driver(f"r-{number}")
+            await driver.begin()
+            await driver.append(
+                chunk.encode({"type": "TEXT_MESSAGE_START", "messageId": f"m-{number}", "role": "assistant"})
+            )
+            await driver.append(
+                chunk.encode({"type": "TEXT_MESSAGE_CONTENT", "messageId": f"m-{number}", "delta": "x" * 1000})
+            )
+            await driver.finish()
+        monkeypatch.setattr("serve_app.threads.FOLD_BYTES", 3000)
+        state = (await fetch(w.app, "GET", "/api/chat", query={"threadId": "t-1"})).json()
+    roles = [message["role"] for message in state["messages"]]
+    assert roles == ["user", "user", "assistant", "user", "assistant"]

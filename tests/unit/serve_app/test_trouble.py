@@ -155,6 +155,28 @@ async def test_a_silent_supervisor_disturbs_nobody() -> None:
             await each.done()
 
 
+async def test_a_silent_run_keeps_nothing_in_memory_and_who_was_behind_gets_everything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("serve_app.shared_read.WAIT_S", 0.05)
+    async with world() as w:
+        slow = await post(w.app).has(b"run.accepted")
+        quick = await attach(w.app).has(b"run.accepted")
+        driver = await w.driver("r-1")
+        slow.stall()
+        await driver.say("one")
+        await driver.say("two")
+        await quick.has(b'"two"')
+        channel = w.gateway.channels._channels["r-1"]
+        await until(lambda: not channel._ring, "an empty ring")
+        slow.resume()
+        await slow.has(b'"two"')
+        await driver.finish()
+        for call in (slow, quick):
+            await call.done()
+            assert call.ids() == [offset(n) for n in range(1, 5)]
+
+
 class Shelf:
     """Segments in a dict: the shard's side and the reader's. `lost`: every get fails; `stuck`: none returns."""
 
