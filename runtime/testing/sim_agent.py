@@ -42,23 +42,25 @@ class Script:
 
 
 # How often each fate of an agent, and each kind of line, is drawn.
-_FATES = {"well": 70, "fails": 8, "signal": 5, "hangs": 5, "recorder dies": 7, "nothing": 5}
+_FATES = {"well": 80, "fails": 5, "signal": 3, "hangs": 4, "recorder dies": 5, "nothing": 3}
 _LINES = {"start": 10, "say": 45, "end": 10, "many": 10, "mute": 10, "long": 2, "empty": 2, "other": 11}
 
 
-def write_script(rng: random.Random, lines: int, slow_s: float) -> Script:
-    """Return a script of about `lines` lines with pauses of up to `slow_s`; most end well, some do not."""
+def write_script(rng: random.Random, lines: int, seconds: float) -> Script:
+    """Return a script of about `lines` lines that takes about `seconds`; most end well, some do not."""
     fate = _draw(rng, _FATES)
     text = b"".join(_line(rng, at) for at in range(lines)) if fate != "nothing" else b""
-    if fate == "hangs" or rng.randrange(10) < 7:  # noqa: PLR2004 - seven of ten agents say how it went
+    if fate == "hangs" or rng.randrange(10):
         text += b"result\n"
     if rng.randrange(5) == 0:
         text += b"torn " + b"x" * rng.randrange(40)
     script = Script(stderr=b"warning: made up\n" * rng.randrange(2))
     while text:
         size = 1 + int(rng.expovariate(1 / 60))
-        script.pieces.append((rng.random() ** 3 * slow_s, text[:size]))
+        script.pieces.append((rng.random() ** 3, text[:size]))
         text = text[size:]
+    scale = seconds / (1.0 + sum(weight for weight, _ in script.pieces))
+    script.pieces = [(weight * scale, piece) for weight, piece in script.pieces]
     match fate:
         case "fails":
             script.code = rng.randrange(1, 4)
@@ -160,7 +162,7 @@ class SimTranslator:
                 return [chunk.encode({"type": "TEXT_MESSAGE_CONTENT", "messageId": identity, "delta": said})]
             case "end":
                 return [chunk.encode({"type": "TEXT_MESSAGE_END", "messageId": identity})]
-            case "many":
+            case "many" if identity.isdecimal():
                 return [chunk.custom("part", {"of": self._made, "part": part}) for part in range(int(identity))]
             case _:
                 return [chunk.custom("line", {"text": text, "torn": torn, "number": self._made})]

@@ -85,7 +85,11 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def start(self, process: str, work: Coroutine[Any, Any, Any]) -> None:
         """Do as `spawn` does, for work that nobody waits for; what it raises lands in `unhandled`."""
-        _ = self.spawn(process, work)
+        self.spawn(process, work).add_done_callback(self._ended, context=Context())
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.unhandled.append({"message": f"{task.get_coro()} raised", "exception": error})
 
     def hold(self, process: str) -> None:
         """Stop a process between two callbacks."""

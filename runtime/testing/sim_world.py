@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -84,7 +84,7 @@ class World:
     """All sandboxes. `watch(kind, run_id, by)` is told of each create, launch, kill and destroy when it is asked for
     (`ask create`, ...) and when it happens (`create`, ...)."""
 
-    def __init__(self, loop: SimLoop, scripts: dict[str, Script]) -> None:
+    def __init__(self, loop: SimLoop, scripts: Mapping[str, Script]) -> None:
         self.loop = loop
         self.weather = Weather()
         self.boxes: dict[str, Box] = {}

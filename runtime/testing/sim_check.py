@@ -1,0 +1,213 @@
+"""What must be true of a simulated history, by the names of the design's invariants. Shares no rule with the core.
+
+`Checker` listens to every commit, every answer that a process gets, and every deed in the world, while they happen;
+`sim_verdict.py` looks at what is left at the end. A breach is one line that begins with the name of what is broken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from runtime.core.ops import (
+    Append,
+    Appended,
+    Assign,
+    Assigned,
+    Claimed,
+    ClaimRun,
+    Created,
+    Done,
+    Finish,
+    Finished,
+    Note,
+    Op,
+    Outcome,
+    RequestCancel,
+    Superseded,
+    SupervisorOpened,
+)
+from runtime.core.record import CancelReason, OnDisconnect, Status
+from runtime.ports import Pulse, Store
+from runtime.testing.sim_loop import SimLoop
+from runtime.testing.sim_world import World
+
+MAX_BREACHES = 20
+
+
+class RunView:
+    """One run as the commits told it, kept beside the store and by other means."""
+
+    def __init__(self, on_disconnect: OnDisconnect) -> None:
+        self.on_disconnect = on_disconnect
+        self.epoch = 0
+        self.holder = ""  # the claimant of `epoch`
+        self.length = 1
+        self.cancelled = False
+        self.status = Status.RUNNING
+        self.acknowledged: dict[int, bytes] = {}  # position of a batch -> its bytes, as its sender was told
+
+
+class Checker:
+    """Listens. `breaches` is empty for a history in which everything holds."""
+
+    def __init__(self, loop: SimLoop, store: Store, world: World, lease_ttl_s: float) -> None:
+        self.breaches: list[str] = []
+        self.trace: list[str] = []
+        self.runs: dict[str, RunView] = {}
+        self.supervisor_epoch = 0
+        self.closed = False  # once judged: what ends now, ends because we end it
+        self._loop = loop
+        self._store = store
+        self._world = world
+        self._lease_ttl_s = lease_ttl_s
+        self._shard_epoch = 0
+        self._refused: set[tuple[str, str]] = set()
+        self._answered: dict[tuple[str, str], float] = {}
+
+    def note(self, text: str) -> None:
+        """Write one line of the trace."""
+        if not self.closed:
+            self.trace.append(f"{self._loop.time():10.4f} {text}")
+
+    def breach(self, name: str, text: str) -> None:
+        """Record that `name` does not hold."""
+        self.note(f"BREACH {name}: {text}")
+        if len(self.breaches) < MAX_BREACHES and not self.closed:
+            self.breaches.append(f"{name}: {text}")
+
+    # --- commits ---
+
+    def committed(self, shard_epoch: int, ops: Sequence[Op], outcomes: Sequence[Outcome]) -> None:
+        """See one transaction, in the order in which it decided."""
+        if shard_epoch < self._shard_epoch:
+            self.breach("P11", f"shard epoch {shard_epoch} committed after {self._shard_epoch}")
+        self._shard_epoch = max(shard_epoch, self._shard_epoch)
+        for op, outcome in zip(ops, outcomes, strict=True):
+            self.note(f"shard {shard_epoch}: {_brief(op)} -> {_brief(outcome)}")
+            self._decided(op, outcome)
+
+    def _decided(self, op: Op, outcome: Outcome) -> None:
+        match outcome:
+            case Created(head=head, cancelled_previous=previous):
+                if head.run_id in self.runs:
+                    self.breach("I9", f"{head.run_id} was created twice")
+                assert not isinstance(op, Append | Assign)
+                self.runs[head.run_id] = RunView(getattr(op, "spec").on_disconnect)  # noqa: B009 - a Create's
+                if previous is not None:
+                    self.runs[previous].cancelled = True
+            case Claimed():
+                assert isinstance(op, ClaimRun)
+                self._claimed(op, outcome)
+            case Appended(repeat=False):
+                assert isinstance(op, Append)
+                self._stored(op)
+            case Finished(repeat=False):
+                assert isinstance(op, Finish)
+                self._finished(op)
+            case Done(head=head, changed=True) if isinstance(op, Note):
+                self._under_epoch(op.run_id, op.epoch, "a note")
+            case Done(head=head, changed=True) if isinstance(op, RequestCancel):
+                self._cancelled(op)
+            case Assigned():
+                assert isinstance(op, Assign)
+                if op.supervisor_epoch != self.supervisor_epoch:
+                    self.breach("P6", f"supervisor {op.supervisor_epoch} decided, {self.supervisor_epoch} is current")
+            case SupervisorOpened(epoch=epoch):
+                self.supervisor_epoch = max(epoch, self.supervisor_epoch)
+
+    def _claimed(self, op: ClaimRun, outcome: Claimed) -> None:
+        run, epoch = self.runs[op.run_id], outcome.head.driver_epoch
+        if epoch == run.epoch and op.claimant.claimant == run.holder:
+            return  # the first answer again
+        if op.expected_epoch != run.epoch or epoch != run.epoch + 1:
+            self.breach("I1", f"{op.run_id}: epoch {epoch} was given on {op.expected_epoch}, {run.epoch} is current")
+        run.epoch, run.holder = epoch, op.claimant.claimant
+
+    def _under_epoch(self, run_id: str, epoch: int, what: str) -> None:
+        run = self.runs[run_id]
+        if epoch != run.epoch:
+            self.breach("I1", f"{run_id}: {what} of epoch {epoch} was stored, {run.epoch} is current")
+
+    def _stored(self, op: Append) -> None:
+        run = self.runs[op.run_id]
+        self._under_epoch(op.run_id, op.batch.epoch, "an append")
+        if run.status.terminal:
+            self.breach("I5", f"{op.run_id}: an append was stored after the end")
+        if op.batch.seq != run.length:
+            self.breach("I3", f"{op.run_id}: a batch at {op.batch.seq} was stored in a log of {run.length}")
+        run.length = op.batch.next_seq
+
+    def _finished(self, op: Finish) -> None:
+        run = self.runs[op.run_id]
+        self._under_epoch(op.run_id, op.batch.epoch, "a finish")
+        if run.status.terminal:
+            self.breach("I5", f"{op.run_id}: ended twice")
+        if run.cancelled and op.status is not Status.ABORTED:
+            self.breach("P9", f"{op.run_id}: cancelled, but ended as {op.status}")
+        if op.status is Status.ABORTED and not run.cancelled:
+            self.breach("I6", f"{op.run_id}: aborted although nobody asked")
+        run.status = op.status
+        run.length = op.batch.next_seq
+
+    def _cancelled(self, op: RequestCancel) -> None:
+        run = self.runs[op.run_id]
+        run.cancelled = True
+        if op.reason is CancelReason.DISCONNECT and run.on_disconnect is not OnDisconnect.CANCEL:
+            self.breach("I6", f"{op.run_id}: a disconnect cancelled it")
+
+    # --- what a process was told ---
+
+    def heard(self, process: str, method: str, args: tuple[Any, ...], value: Any) -> None:
+        """See an answer at the moment at which its process has it."""
+        if method == "pulse":
+            assert isinstance(value, Pulse)
+            self._told(process, args[0], refused=value.superseded_by is not None)
+        elif method == "submit" and hasattr(args[0], "run_id"):
+            op = args[0]
+            self._told(process, op.run_id, refused=isinstance(value, Superseded) and not isinstance(op, Assign))
+            if isinstance(value, Appended) and isinstance(op, Append) and value.seq == op.batch.seq:
+                self.runs[op.run_id].acknowledged[value.seq] = op.batch.data
+            if isinstance(value, Finished) and isinstance(op, Finish):
+                self.runs[op.run_id].acknowledged[op.batch.seq] = op.batch.data
+
+    def _told(self, process: str, run_id: str, *, refused: bool) -> None:
+        if refused:
+            self._refused.add((process, run_id))
+            self.note(f"{process}: is told that it lost {run_id}")
+        else:
+            self._answered[process, run_id] = self._loop.time()
+
+    # --- deeds ---
+
+    def did(self, kind: str, run_id: str, by: str) -> None:
+        """See what is asked of the world, and what happens in it."""
+        self.note(f"{by}: {kind} {run_id}")
+        if kind.startswith("ask "):
+            if (by, run_id) in self._refused:
+                self.breach("I1", f"{run_id}: {by} asks to {kind[4:]} although it was told that it lost the run")
+            silent_s = self._loop.time() - self._answered.get((by, run_id), 0.0)
+            if silent_s > self._lease_ttl_s:
+                self.breach("P4", f"{run_id}: {by} asks to {kind[4:]} after {silent_s:.1f} s without an answer")
+        elif kind == "launch" and self._world.started[run_id]:
+            self.breach("P15", f"{run_id}: {by} started a second agent")
+        elif kind == "destroy" and by != "chaos":
+            self._destroyed(run_id, by)
+
+    def _destroyed(self, run_id: str, by: str) -> None:
+        stored = self._store.read_run(run_id)
+        allowed = stored is not None and (stored[0].status.terminal or stored[0].cancel_requested)
+        if not allowed:
+            self.breach("P4", f"{run_id}: {by} destroyed the sandbox of a run that nobody ended")
+
+
+def _brief(value: Op | Outcome) -> str:
+    """Return an operation or answer in a few words, the same in every process."""
+    named = ("run_id", "expected_epoch", "epoch", "seq", "next_seq", "status", "reason", "repeat", "changed")
+    words = [type(value).__name__, *(f"{name}={getattr(value, name)}" for name in named if hasattr(value, name))]
+    batch, head = getattr(value, "batch", None), getattr(value, "head", None)
+    if batch is not None:
+        words.append(f"[{batch.seq},{batch.next_seq}) epoch={batch.epoch} {batch.band}")
+    if head is not None:
+        words.append(f"head: {head.run_id} epoch={head.driver_epoch} next={head.next_seq} {head.status}")
+    return " ".join(words)

@@ -1,0 +1,183 @@
+"""What comes from outside: posts that are repeated, viewers that come and go, cancels, and effects with a key.
+
+A viewer goes on from the newest offset it was given, or starts again from any older one (I3). It resolves segments and
+asks inline for those that are lost, as the gateway does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from runtime.core.ops import Create, Created, Joined, RequestCancel, RequestHandover
+from runtime.core.record import CancelReason
+from runtime.engine.authority import repeat
+from runtime.errors import LogClosedError, OutlastError, StoreError, StoreUnavailable
+from runtime.ports import ReadReply
+from runtime.testing.sim_check import Checker
+from runtime.testing.sim_fleet import SimFleet
+from runtime.testing.sim_loop import SimLoop
+from runtime.testing.sim_net import Net, NoAnswer, Process
+from runtime.testing.sim_shards import SimShardClient, SimShards
+from runtime.testing.sim_supervisors import SimSupervisors
+from runtime.testing.sim_verdict import Emitted, Session
+
+T = TypeVar("T")
+
+
+class Outside:
+    """Everybody outside of one deployment."""
+
+    def __init__(
+        self,
+        loop: SimLoop,
+        net: Net,
+        shards: SimShards,
+        supervisors: SimSupervisors,
+        fleet: SimFleet,
+        checker: Checker,
+    ) -> None:
+        self.sessions: list[Session] = []
+        self.emitted: Emitted = {}
+        self.watching = 0  # viewers that have not seen the end of their log
+        self.viewers: list[Process] = []
+        self._loop = loop
+        self._net = net
+        self._shards = shards
+        self._supervisors = supervisors
+        self._fleet = fleet
+        self._checker = checker
+
+    # --- posts and intents ---
+
+    async def post(self, create: Create) -> bool:
+        """Start a run, or join it; tell the supervisor as the gateway does. False: refused."""
+        outcome = await repeat(lambda: SimShardClient(self._shards).submit(create))
+        match outcome:
+            case Created(head=head, cancelled_previous=previous):
+                if previous is not None:
+                    await self._supervisors.tell(lambda supervisor: supervisor.cancel(previous))
+                if head.needs_driver:
+                    await self._supervisors.tell(lambda supervisor: supervisor.start(head.run_id))
+            case Joined(head=head):
+                if head.needs_driver:
+                    await self._supervisors.tell(lambda supervisor: supervisor.ensure(head.run_id))
+            case _:
+                self._checker.note(f"post of {create.run_id} refused: {type(outcome).__name__}")
+                return False
+        return True
+
+    async def cancel(self, run_id: str) -> None:
+        """Press Stop."""
+        op = RequestCancel(run_id=run_id, reason=CancelReason.USER)
+        await repeat(lambda: SimShardClient(self._shards).submit(op))
+        await self._supervisors.tell(lambda supervisor: supervisor.cancel(run_id))
+
+    async def hand_over(self, run_id: str) -> None:
+        """Ask the present driver to hand over."""
+        await repeat(lambda: SimShardClient(self._shards).submit(RequestHandover(run_id=run_id)))
+
+    async def take_over(self, run_id: str) -> None:
+        """Have a person replace the driver."""
+        await self._supervisors.tell(lambda supervisor: supervisor.takeover(run_id))
+
+    async def emit(self, run_id: str, key: str) -> None:
+        """Cause an effect twice, whoever drives; both must be told the same place (P8)."""
+        for _ in range(2):
+            handle = await self._fleet.find(run_id)
+            if handle is None:
+                continue
+            try:
+                position = await handle.emit("effect", key, key)
+            except (NoAnswer, LogClosedError, OutlastError):
+                continue
+            self.emitted.setdefault((run_id, key), set()).add(position)
+
+    # --- viewers ---
+
+    def view(self, run_id: str) -> None:
+        """Send somebody who watches the run to its end."""
+        process = Process(self._loop, f"viewer {len(self.viewers) + 1}")
+        self.viewers.append(process)
+        self.watching += 1
+        process.start(self._watch(process.name, run_id))
+
+    async def _watch(self, name: str, run_id: str) -> None:
+        shard = SimShardClient(self._shards)
+        counting = asyncio.create_task(self._count(name, run_id, shard))
+        offsets = [0]
+        session = Session(name, run_id, 0)
+        while not session.closed:
+            start = offsets[-1] if self._loop.rng.randrange(3) else self._loop.rng.choice(offsets)
+            session = Session(name, run_id, start)
+            self.sessions.append(session)
+            await self._asking(lambda: self._supervisors.tell(lambda supervisor: supervisor.ensure(run_id)))
+            await self._connection(shard, session, offsets)
+        counting.cancel()
+        self.watching -= 1
+
+    async def _count(self, name: str, run_id: str, shard: SimShardClient) -> None:
+        number = 0
+        while True:
+            number += 1
+            try:
+                if number == 1:
+                    await shard.attach(run_id, name, number)
+                else:
+                    await shard.set_viewers(name, number, {run_id: 1})
+            except StoreError:
+                pass
+            await asyncio.sleep(1.0)
+
+    async def _connection(self, shard: SimShardClient, session: Session, offsets: list[int]) -> None:
+        """Read until the log ends, or until the connection is lost."""
+        reads = 1 + int(self._loop.rng.expovariate(1 / 12))
+        at = session.start
+        inline = False
+        while reads and not session.closed:
+            reads -= 1
+            try:
+                reply = await shard.read(session.run_id, at, 5.0, inline)
+            except StoreUnavailable:
+                await asyncio.sleep(0.2)
+                continue
+            except StoreError:
+                reads += 1
+                await asyncio.sleep(0.2)
+                continue
+            if not reply.known:
+                await asyncio.sleep(0.5)
+                continue
+            if reply.next < at:
+                self._checker.breach("I3", f"{session.run_id}: offset {at}, once given, is said to be gone")
+                return
+            got = self._resolve(shard, reply, at)
+            inline = got is None
+            if got is not None:
+                session.chunks += got
+                session.closed = reply.closed
+                offsets.extend(range(at + 1, reply.next + 1))
+                at = reply.next
+
+    def _resolve(self, shard: SimShardClient, reply: ReadReply, at: int) -> list[bytes] | None:
+        """Return the chunks of a reply from `at` on; None if a segment of it is lost."""
+        chunks: list[bytes] = []
+        for sealed in reply.segments:
+            data = shard.segment(sealed.ref)
+            if data is None:
+                return None
+            held = data.split(b"\n")
+            if len(held) != sealed.end - sealed.start:
+                self._checker.breach("I3", f"a segment of {sealed.end - sealed.start} chunks holds {len(held)}")
+            chunks += held[at + len(chunks) - sealed.start :]
+        tail = reply.tail.split(b"\n") if reply.tail_count else []
+        if at + len(chunks) + len(tail) != reply.next or len(tail) != reply.tail_count:
+            self._checker.breach("I3", f"a reply from {at} to {reply.next} holds {len(chunks)} and {len(tail)} chunks")
+        return chunks + tail
+
+    async def _asking(self, call: Callable[[], Awaitable[T]]) -> None:
+        try:
+            await call()
+        except OutlastError:
+            return

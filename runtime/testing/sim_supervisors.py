@@ -1,0 +1,96 @@
+"""The supervisor of a simulated deployment: one production `Supervisor` after another, some of them at once (P6)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from runtime.core.record import Claimant
+from runtime.engine.supervisor import Supervisor
+from runtime.errors import OutlastError
+from runtime.settings import Settings
+from runtime.testing.sim_fleet import Heard, SimFleet
+from runtime.testing.sim_loop import SimLoop
+from runtime.testing.sim_net import Net, NoAnswer, Process
+from runtime.testing.sim_sandbox import SimProvider
+from runtime.testing.sim_shards import SimShardClient, SimShards
+from runtime.testing.sim_world import World
+
+TOLD_TIMEOUT_S = 5.0
+
+
+class Office:
+    """One life of the supervisor."""
+
+    def __init__(self, process: Process, supervisor: Supervisor) -> None:
+        self.process = process
+        self.supervisor = supervisor
+        self.opened: asyncio.Future[None] = process.loop.create_future()
+
+
+class SimSupervisors:
+    """Opens supervisors; `current` has the name."""
+
+    def __init__(
+        self,
+        loop: SimLoop,
+        net: Net,
+        shards: SimShards,
+        fleet: SimFleet,
+        world: World,
+        settings: Settings,
+        heard: Heard,
+    ) -> None:
+        self.current: Office | None = None
+        self.all: list[Office] = []
+        self._loop = loop
+        self._net = net
+        self._shards = shards
+        self._fleet = fleet
+        self._world = world
+        self._settings = settings
+        self._heard = heard
+
+    def open(self) -> None:
+        """Start another supervisor under the name, whatever has it."""
+        name = f"supervisor {len(self.all) + 1}"
+        shard = SimShardClient(self._shards, lambda method, args, value: self._heard(name, method, args, value))
+        supervisor = Supervisor(
+            {0: shard},
+            self._fleet,
+            {"sim": SimProvider(self._world, name)},
+            Claimant(claimant=f"claimant of {name}", actor_id=name),
+            settings=self._settings,
+            clock=self._loop,
+            shard_of=lambda _run_id: shard,
+        )
+        office = self.current = Office(Process(self._loop, name), supervisor)
+        self.all.append(office)
+        office.process.start(self._live(office))
+
+    async def _live(self, office: Office) -> None:
+        await office.supervisor.open()
+        office.opened.set_result(None)
+        await office.supervisor.stale.wait()
+        if self.current is office:
+            self.current = None
+        office.process.kill()
+
+    async def tell(self, what: Callable[[Supervisor], Coroutine[Any, Any, Any]]) -> None:
+        """Tell the supervisor something, best effort: what is lost is found by lease (I7)."""
+        office = self.current
+        if office is None:
+            return
+
+        async def serve() -> None:
+            await asyncio.shield(office.opened)
+            try:
+                await what(office.supervisor)
+            except OutlastError:
+                return  # a takeover of a run that has ended
+
+        try:
+            await self._net.call(office.process, serve, TOLD_TIMEOUT_S)
+        except NoAnswer:
+            return

@@ -1,0 +1,65 @@
+"""`python -m runtime.testing.simulate --schedules N --seed S`: play N seeded histories, from seed S on.
+
+Exits with 1 at the first history that breaks an invariant, after printing what broke, the end of its trace, and the
+one command that plays it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+
+from runtime.testing.simulator import Report, simulate
+
+TRACE_LINES = 60
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m runtime.testing.simulate", description=__doc__)
+    parser.add_argument("--schedules", "--runs", type=int, default=1000, help="how many histories (1000)")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed (0)")
+    parser.add_argument("--trace", action="store_true", help="print the whole trace of each history")
+    parser.add_argument("--go-on", action="store_true", help="do not stop at the first failure")
+    asked = parser.parse_args(argv)
+    begun = time.perf_counter()
+    failed = 0
+    lines = 0
+    for seed in range(asked.seed, asked.seed + asked.schedules):
+        report = simulate(seed)
+        lines += len(report.trace)
+        if asked.trace:
+            _say("\n".join(report.trace))
+        if report.breaches:
+            failed += 1
+            _say(describe(report))
+            if not asked.go_on:
+                return 1
+    seconds = time.perf_counter() - begun
+    _say(f"{asked.schedules} histories from seed {asked.seed}: {failed} failed; {lines} events, {seconds:.1f} s")
+    return 1 if failed else 0
+
+
+def describe(report: Report) -> str:
+    """Return what a person needs to look into a failed history."""
+    return "\n".join(
+        [
+            f"seed {report.seed} breaks, after {report.virtual_s:.1f} virtual seconds:",
+            *(f"  {breach}" for breach in report.breaches),
+            f"  kinds of trouble: {', '.join(report.plan.kinds)}",
+            "the end of its trace:",
+            *(f"  {line}" for line in report.trace[-TRACE_LINES:]),
+            f"again: {report.repeat}",
+        ]
+    )
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""Play one seeded history of a whole deployment, and say whether the invariants held.
+
+The production core and engine run unchanged: shards, drivers, a supervisor. What is made up lies behind their ports: a
+world of sandboxes, a network, OS threads, processes that are killed or frozen. A seed decides everything: what is
+asked, what breaks, and which of the ready callbacks runs next. The same seed gives the same history, line for line.
+
+    sim_loop      the event loop                  sim_world, sim_sandbox, sim_agent   where agents live
+    sim_net       messages and processes          sim_store                           threads and store faults
+    sim_shards    incarnations of the shard       sim_fleet, sim_supervisors          drivers and supervisors
+    sim_clients   what comes from outside         sim_chaos                           what breaks, and when
+    sim_check, sim_verdict                        what must hold
+
+Not made up, and so not here: any rule about who may write what. `tests/sim` has a test that this stays so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from runtime.ports import Store
+from runtime.settings import Settings
+from runtime.stores.memory import MemoryStore
+from runtime.testing.sim_chaos import Chaos, Plan, draw_plan
+from runtime.testing.sim_check import Checker
+from runtime.testing.sim_deployment import Deployment
+from runtime.testing.sim_loop import SimLoop, Stuck
+from runtime.testing.sim_verdict import judge
+
+# I7: once nothing breaks any more, every run ends within this (virtual): the longest of start TTL and lease, all
+# backoffs, the grace after a result, an unreachable sandbox, and what the agent itself still has to do.
+BOUND_S = 240.0
+# Then sleepers wake up and late messages arrive; nothing may come of it.
+QUIET_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One history: `breaches` is empty if everything held. `digest` is of the whole trace."""
+
+    seed: int
+    breaches: tuple[str, ...]
+    trace: tuple[str, ...]
+    plan: Plan
+    virtual_s: float
+
+    @property
+    def digest(self) -> str:
+        """Return the hex SHA-256 of the trace."""
+        return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()
+
+    @property
+    def repeat(self) -> str:
+        """Return the command that plays this history again."""
+        return f"python -m runtime.testing.simulate --schedules 1 --seed {self.seed} --trace"
+
+
+def simulate(seed: int, make_store: Callable[[], Store] = MemoryStore) -> Report:
+    """Play the history of `seed`."""
+    loop = SimLoop(random.Random(seed))
+    plan = draw_plan(loop.rng)
+    settings = Settings(sandbox_return_s=20, takeover_attempts=plan.takeover_attempts)
+    deployment = Deployment(loop, make_store(), plan.scripts, settings)
+    checker = deployment.checker
+    defects = _Defects(checker)
+    logger = logging.getLogger("outlast")
+    logger.addHandler(defects)
+    try:
+        loop.play(_play(plan, deployment))
+    except Stuck as error:
+        checker.breach("I7", str(error))
+    finally:
+        logger.removeHandler(defects)
+    return Report(seed, tuple(checker.breaches), tuple(checker.trace), plan, loop.time())
+
+
+class _Defects(logging.Handler):
+    """What production logs as an error is a defect in a history, too."""
+
+    def __init__(self, checker: Checker) -> None:
+        super().__init__(logging.ERROR)
+        self._checker = checker
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        self._checker.breach("defect", f"{record.getMessage()} {error!r}")
+
+
+async def _play(plan: Plan, deployment: Deployment) -> None:
+    """Let it all happen, then judge."""
+    loop, checker, outside = deployment.loop, deployment.checker, deployment.outside
+    chaos = Chaos(plan, deployment)
+    deployment.open()
+    await chaos.rage()
+    deadline = loop.time() + BOUND_S
+    while not chaos.over and loop.time() < deadline and not checker.breaches:  # noqa: ASYNC110 - virtual: it costs nothing
+        await asyncio.sleep(1.0)
+    if not chaos.over:
+        checker.breach("I7", f"after {BOUND_S:.0f} s of peace: {outside.watching} viewers still watch")
+    await asyncio.sleep(QUIET_S)
+    judge(checker, deployment.store, deployment.world, outside.sessions, outside.emitted)
+    for context in loop.unhandled:
+        checker.breach("defect", f"{context.get('message')}: {context.get('exception')!r}")
+    checker.closed = True
