@@ -1,0 +1,104 @@
+"""kill -9 of each part of an instance in the middle of a run that a client watches: nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+import pytest
+from instance import Instance, kill, numbered, unique
+from watching import Watch, check_whole
+
+LINES = 120
+KILL_AT = 30
+
+
+def test_a_run_outlives_a_kill_of_its_run_actor(instance: Instance) -> None:
+    run = unique("kill-driver")
+    with Watch(instance, run, numbered(LINES)) as watch:
+        watch.until_lines(KILL_AT)
+        kill(instance.driver(run))
+        watch.until_end()
+    check_whole(watch, LINES)
+    assert watch.responses == 1, "the client noticed"
+    record = instance.ended(run)
+    assert (record["status"], record["exitCode"]) == ("completed", 0)
+    assert [(claim["epoch"], claim["reason"]) for claim in record["claims"]] == [(1, "start"), (2, "driver_lost")]
+    first, second = record["claims"]
+    assert first["pid"] != second["pid"]
+    assert first["chunks"] + second["chunks"] == record["chunks"] - 1  # run.accepted belongs to the creation (P2)
+
+
+def test_a_run_outlives_three_kills_of_its_run_actor(instance: Instance) -> None:
+    run = unique("kill-drivers")
+    with Watch(instance, run, numbered(LINES)) as watch:
+        for epoch in (1, 2, 3):
+            watch.until_lines(20 * epoch)
+            kill(instance.driver(run, epoch))
+        watch.until_end()
+    check_whole(watch, LINES)
+    assert [epoch for epoch, _ in instance.claims(run)] == [1, 2, 3, 4]
+
+
+def test_a_run_outlives_a_kill_of_its_log_shard(instance: Instance) -> None:
+    run = unique("kill-shard")
+    with Watch(instance, run, numbered(LINES)) as watch:
+        watch.until_lines(KILL_AT)
+        kill(instance.the_process("ray::LogShard"))
+        watch.until_end()
+    check_whole(watch, LINES)
+    record = instance.ended(run)
+    assert (record["status"], [claim["epoch"] for claim in record["claims"]]) == ("completed", [1])
+
+
+def test_a_run_outlives_a_kill_of_the_supervisor_and_then_of_its_run_actor(instance: Instance) -> None:
+    run = unique("kill-supervisor")
+    with Watch(instance, run, numbered(LINES)) as watch:
+        watch.until_lines(KILL_AT)
+        kill(instance.the_process("ray::SupervisorActor"))
+        kill(instance.driver(run))
+        watch.until_end()
+    check_whole(watch, LINES)
+    record = instance.ended(run)
+    assert (record["status"], [claim["epoch"] for claim in record["claims"]]) == ("completed", [1, 2])
+
+
+def test_a_run_that_needs_nothing_does_not_notice_a_kill_of_the_supervisor(instance: Instance) -> None:
+    run = unique("kill-supervisor")
+    with Watch(instance, run, numbered(LINES)) as watch:
+        watch.until_lines(KILL_AT)
+        kill(instance.the_process("ray::SupervisorActor"))
+        watch.until_end()
+    check_whole(watch, LINES)
+    assert instance.claims(run) == [(1, "start")]
+
+
+def test_a_killed_gateway_replica_costs_its_clients_one_reconnect(instance: Instance) -> None:
+    runs = [unique(f"kill-replica-{number}") for number in range(2)]
+    with Watch(instance, runs[0], numbered(LINES)) as one, Watch(instance, runs[1], numbered(LINES)) as other:
+        one.until_lines(KILL_AT)
+        other.until_lines(KILL_AT)
+        kill(instance.processes("ray::ServeReplica")[0])
+        one.until_end()
+        other.until_end()
+    check_whole(one, LINES)
+    check_whole(other, LINES)
+    assert one.responses + other.responses in (3, 4), "nobody was cut, or somebody more than once"
+    for run in runs:
+        assert instance.ended(run)["status"] == "completed"
+        assert instance.claims(run) == [(1, "start")]
+
+
+@pytest.mark.timeout(120)
+def test_a_thousand_lines_arrive_once_each_past_a_kill_of_run_actor_and_shard(instance: Instance) -> None:
+    """What issue 2 calls done: 1,000 lines in 20 s, run actor killed at 300, shard killed at 600."""
+    run = unique("thousand")
+    with Watch(instance, run, numbered(1000, per_second=50)) as watch:
+        watch.until_lines(300, within_s=30)
+        kill(instance.driver(run))
+        watch.until_lines(600, within_s=30)
+        kill(instance.the_process("ray::LogShard"))
+        watch.until_end(within_s=60)
+    check_whole(watch, 1000)
+    assert watch.responses <= 2
+    record = instance.ended(run)
+    assert record["status"] == "completed"
+    assert [(claim["epoch"], claim["reason"]) for claim in record["claims"]] == [(1, "start"), (2, "driver_lost")]
+    assert all(claim["chunks"] > 0 for claim in record["claims"])
