@@ -1,0 +1,191 @@
+"""One instance of the product, as a user starts it: `outlast serve` on its own data directory, ports and Ray.
+
+The agents' program `claude` is first on its PATH, so that the `claude-code` harness launches `replay_agent.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from rows import Figures
+from sse_client import BenchError, Stream, fetch, open_stream
+
+from runtime.testing.stream_json import stream_json
+
+HERE = Path(__file__).resolve().parent
+START_TIMEOUT_S = 120
+STOP_TIMEOUT_S = 40
+GATE_TIMEOUT_S = 90
+SEED = 7
+TEXT = b'"type":"TEXT_MESSAGE_CONTENT"'
+
+
+class Served:
+    """A running instance."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.url = url
+        self.folder = folder
+
+    # --- runs ---
+
+    async def post(self, run_id: str, harness: str, message: str) -> Stream:
+        """Start a run; return its stream."""
+        body = {
+            "threadId": run_id,
+            "messages": [{"role": "user", "content": message}],
+            "forwardedProps": {"harness": harness},
+        }
+        return await open_stream(self.url, "POST", "/api/chat", body, {"X-Run-Id": run_id})
+
+    async def shell(self, command: str) -> Stream:
+        """Start a run of the `shell` harness."""
+        return await self.post(new_run(), "shell", command)
+
+    async def replay(self, run_id: str, lines: int, **orders: Any) -> Stream:
+        """Start a run whose agent replays a session of one long text with at least `lines` pieces."""
+        orders["lines"] = str(self.session(lines))
+        return await self.post(run_id, "claude-code", json.dumps(orders))
+
+    async def attach(self, run_id: str) -> Stream:
+        """Follow a run from the start of its log."""
+        return await open_stream(self.url, "GET", f"/api/chat?runId={run_id}&offset=-1")
+
+    async def record(self, run_id: str) -> dict[str, Any]:
+        """Return the run's record."""
+        found: dict[str, Any] = json.loads(await fetch(self.url, "GET", f"/api/runs/{run_id}"))
+        return found
+
+    async def driver_pid(self, run_id: str) -> int:
+        """Return the process of the run's newest driver."""
+        return int((await self.record(run_id))["claims"][-1]["pid"])
+
+    async def end(self, run_id: str, stream: Stream) -> None:
+        """Cancel a run and see its stream end."""
+        await fetch(self.url, "POST", "/api/chat/cancel", {"runId": run_id})
+        await stream.end()
+
+    async def metric(self, name: str) -> float:
+        """Return the sum of a metric over its labels."""
+        text = (await fetch(self.url, "GET", "/metrics")).decode()
+        rows = [line.rpartition(" ") for line in text.split("\n") if line.startswith(name)]
+        if not rows:
+            raise BenchError(f"/metrics has no {name}")
+        return sum(float(value) for _, _, value in rows)
+
+    # --- inputs ---
+
+    def session(self, lines: int) -> Path:
+        """Return the file of a session of one text with stamps; the same bytes on every machine."""
+        path = self.folder.parent / f"text-{lines}.ndjson"
+        if not path.exists():
+            made = b"".join(line + b"\n" for line in stream_json(lines, seed=SEED, stamp=True, text_only=True))
+            path.write_bytes(made)
+        return path
+
+    def gate(self) -> Gate:
+        """Return a gate that is closed."""
+        return Gate(self.folder / f"gate-{uuid.uuid4().hex[:8]}")
+
+
+class Gate:
+    """Holds agents until it is opened."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        self._file = path
+
+    async def reached(self, agents: int) -> None:
+        """Return when so many agents wait here. Raises BenchError."""
+        for _ in range(GATE_TIMEOUT_S * 10):
+            if len(list(self._file.parent.glob(f"{self._file.name}.*"))) >= agents:
+                return
+            await asyncio.sleep(0.1)
+        raise BenchError(f"{agents} agents did not reach the gate within {GATE_TIMEOUT_S} s")
+
+    def open(self) -> None:
+        """Let them go."""
+        self._file.touch()
+
+
+Measure = Callable[[Served, bool], Awaitable[Figures]]  # the bool: quick
+
+
+def new_run() -> str:
+    """Return a run id that was never used."""
+    return f"bench-{uuid.uuid4().hex[:12]}"
+
+
+@asynccontextmanager
+async def instance(build: Path, **settings: object) -> AsyncIterator[Served]:
+    """Serve from an empty data directory below `build` until the context ends, then remove it."""
+    process, folder, url = _start(build, settings)
+    try:
+        await _until_ready(process, folder)
+        yield Served(url, folder)
+    finally:
+        await _stop(process)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(build: Path, settings: Mapping[str, object]) -> tuple[subprocess.Popen[bytes], Path, str]:
+    folder = build / f"instance-{uuid.uuid4().hex[:8]}"
+    folder.mkdir(parents=True)
+    port = _free_port()
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("OUTLAST_", "RAY_"))}
+    env |= {f"OUTLAST_{name.upper()}": str(value) for name, value in settings.items()}
+    env |= {"OUTLAST_DATA_DIR": str(folder / "data"), "OUTLAST_PORT": str(port), "OUTLAST_LOG_LEVEL": "warning"}
+    env["PATH"] = f"{_agents(folder)}:{env.get('PATH', '/usr/bin:/bin')}"
+    with (folder / "serve.log").open("wb") as output:
+        program = Path(sys.executable).with_name("outlast")
+        process = subprocess.Popen([program, "serve"], env=env, stdout=output, stderr=output, start_new_session=True)
+    return process, folder, f"http://127.0.0.1:{port}"
+
+
+def _agents(folder: Path) -> Path:
+    bin_folder = folder / "bin"
+    bin_folder.mkdir()
+    claude = bin_folder / "claude"
+    claude.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "{HERE / "replay_agent.py"}"\n')
+    claude.chmod(0o755)
+    return bin_folder
+
+
+async def _until_ready(process: subprocess.Popen[bytes], folder: Path) -> None:
+    mark, log = folder / "data" / "instance.json", folder / "serve.log"
+    for _ in range(START_TIMEOUT_S * 10):
+        if mark.exists():
+            return
+        if process.poll() is not None:
+            break
+        await asyncio.sleep(0.1)
+    raise BenchError(f"`outlast serve` did not start:\n{log.read_text()[-2000:]}")
+
+
+async def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    try:
+        await asyncio.to_thread(process.wait, STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,92 @@
+"""How long a run stands still when its driver is killed.
+
+From `kill -9` of the run actor's process to the arrival, at a client that stays attached all the while, of the first
+chunk that the successor has appended. Which one that is, the record's claims say: what the dead driver had stored and
+the client not got yet is no sign of life. The agent prints 20 lines a second, so up to 50 ms of a trial are its pause.
+
+`takeover`: warm workers, one run after another, killed 1.5 to 3 s after its first text, by a seeded plan.
+`takeover_cold`: the same on an instance without warm workers. `takeover_66k`: the log holds 66,000 chunks by then; the
+median of few trials.
+
+Up to the kill and after it, every line must come once and in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import time
+
+from delivery import texts_of
+from rows import Figure, Figures, quantile, spread
+from served import TEXT, Served, new_run
+from sse_client import BenchError, Stream
+
+TRIALS, COLD_TRIALS, LONG_TRIALS, QUICK_TRIALS = 20, 10, 3, 3
+RATE = 20
+LINES = 2_000
+LONG_CHUNKS = 66_000
+AFTER_S = (1.5, 3.0)
+SETTLE_S = 0.5  # of stream after the takeover: to see it go on without loss
+SEED = 20
+
+
+async def warm(served: Served, quick: bool) -> Figures:
+    """Measure with warm workers."""
+    return spread("takeover", await _trials(served, QUICK_TRIALS if quick else TRIALS))
+
+
+async def cold(served: Served, quick: bool) -> Figures:
+    """Measure without: `served` must have none."""
+    return spread("takeover_cold", await _trials(served, QUICK_TRIALS if quick else COLD_TRIALS))
+
+
+async def long_log(served: Served, quick: bool) -> Figures:
+    """Measure with a log of LONG_CHUNKS."""
+    found = []
+    for _ in range(1 if quick else LONG_TRIALS):
+        run_id = new_run()
+        stream = await served.replay(run_id, LONG_CHUNKS + LINES, rate=RATE, burst=LONG_CHUNKS)
+        await stream.until(b"@@%d:" % (LONG_CHUNKS + RATE))  # the first that were not part of the burst
+        found.append(await _kill(served, run_id, stream))
+    return {"takeover_66k_ms": Figure(quantile(found, 0.5), len(found))}
+
+
+async def _trials(served: Served, count: int) -> list[float]:
+    plan = random.Random(SEED)  # noqa: S311 - a plan that can be repeated
+    found = []
+    for _ in range(count):
+        run_id = new_run()
+        stream = await served.replay(run_id, LINES, rate=RATE)
+        await stream.until(TEXT)
+        await asyncio.sleep(plan.uniform(*AFTER_S))
+        found.append(await _kill(served, run_id, stream))
+    return found
+
+
+async def _kill(served: Served, run_id: str, stream: Stream) -> float:
+    """Kill the driver of a run that streams; return the ms to its successor's first chunk."""
+    pid = await served.driver_pid(run_id)
+    killed_ns = time.time_ns()
+    os.kill(pid, signal.SIGKILL)
+    first = await _first_of_successor(served, run_id)
+    await stream.until(b"_%016d\n" % first)
+    await asyncio.sleep(SETTLE_S)
+    await served.end(run_id, stream)
+    texts_of(stream, whole=False)
+    came_ns = next(event.came_ns for event in stream.events() if event.position == first)
+    return (came_ns - killed_ns) / 1e6
+
+
+async def _first_of_successor(served: Served, run_id: str) -> int:
+    """Return the position after the first chunk of the second claim, once it has one."""
+    for _ in range(200):
+        claims = (await served.record(run_id))["claims"]
+        if len(claims) > 2:
+            raise BenchError(f"{len(claims)} claims after one kill")
+        if len(claims) == 2 and claims[1]["firstAppendAt"] is not None:
+            return int(claims[0]["chunks"]) + 2  # the run's creation has stored one
+        await asyncio.sleep(0.1)
+    raise BenchError(f"run {run_id}: nobody took over within 20 s")
