@@ -104,6 +104,7 @@ FORWARDED = (
     "set_viewers",
     "due",
     "unfinished",
+    "destroy_pending",
     "list_runs",
     "find_active",
     "list_thread",

@@ -26,6 +26,7 @@ from actors.shard_client import ShardClient  # noqa: E402
 from actors.shard_keeper import ShardKeeper  # noqa: E402
 from actors.warm import WarmWorkers  # noqa: E402
 from runtime.engine.clock import SystemClock  # noqa: E402
+from runtime.engine.returning import give_back  # noqa: E402
 from runtime.engine.supervisor import Supervisor  # noqa: E402
 from runtime.settings import Settings  # noqa: E402
 
@@ -84,7 +85,15 @@ class SupervisorActor:
         for work in (*(keeper.keep() for keeper in self._keepers), self._leave_when_stale(supervisor)):
             self._tasks.append(asyncio.create_task(work))
         self._tasks.append(asyncio.create_task(warm.refill(settings.warm_workers)))
+        self._tasks.append(asyncio.create_task(self._give_back_forever(list(shards.values()))))
         return supervisor
+
+    async def _give_back_forever(self, shards: list[ShardClient]) -> None:
+        """Destroy what ended runs left, at once after a start and then every REAP_INTERVAL_S (P19)."""
+        provided = providers(self._settings, self._deployment)
+        while True:
+            await give_back(shards, provided)
+            await asyncio.sleep(self._settings.reap_interval_s)
 
     async def _leave_when_stale(self, supervisor: Supervisor) -> None:
         await supervisor.stale.wait()

@@ -82,6 +82,9 @@ class Store(Protocol):
     def list_unfinished(self, shard: int) -> list[Head]:
         """Return every run of this shard that is not terminal, oldest first."""
 
+    def list_destroy_pending(self, shard: int) -> list[Head]:
+        """Return every run of this shard that has ended and whose sandbox is not known to be destroyed (P19)."""
+
     def find_active(self, owner: str, thread_id: str) -> Head | None:
         """Return the newest run of the thread that is `running` and not queued (design 8, `activeRun`)."""
 
@@ -187,6 +190,9 @@ class ShardPort(LogPort, Protocol):
 
     async def unfinished(self) -> list[Head]:
         """Return every run of this shard that is not terminal."""
+
+    async def destroy_pending(self) -> list[Head]:
+        """Return every ended run of this shard whose sandbox is not known to be destroyed (P19)."""
 
     async def list_runs(self, query: RunQuery) -> RunPage:
         """Return one page of runs."""

@@ -67,6 +67,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     takeover_attempts: Annotated[
         int, Meta(ge=1, description="Drivers made without progress before `takeover_exhausted`.")
     ] = 8
+    reap_interval_s: Annotated[float, Meta(gt=0, description="How often what ended runs left behind is looked for.")] = 15.0
     sandbox_return_s: Annotated[int, Meta(ge=0, description="How long an unreachable sandbox is waited for.")] = 120
     max_runs: Annotated[int, Meta(ge=0, description="Runs active at once; beyond it 429. 0: as memory allows.")] = 0
     max_body_bytes: Annotated[int, Meta(ge=1024, description="Largest request body.")] = 8 << 20
@@ -121,5 +122,5 @@ def load(env: Mapping[str, str] | None = None, **overrides: object) -> Settings:
 def _unknown(name: str, known: set[str]) -> InputInvalid:
     names = [PREFIX + field.upper() for field in sorted(known)]
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    hint = f" Did you mean {near[0]}?" if near else " `outlast doctor` lists the settings."
+    hint = f" Did you mean {near[0]}?" if near else " docs/settings.md lists them all."
     return InputInvalid(f"{name} is not a setting.{hint}", code="setting_unknown", field=name)

@@ -116,6 +116,17 @@ class MemoryStore:
             tables = self._tables
             return [tables.heads[run_id] for run_id in tables.open_runs if tables.shard_of[run_id] == shard]
 
+    def list_destroy_pending(self, shard: int) -> list[Head]:
+        """Return every ended run of this shard whose sandbox is not known to be destroyed."""
+        self._fault("read.before")
+        with self._lock:
+            tables = self._tables
+            return [
+                head
+                for run_id, head in tables.heads.items()
+                if head.status.terminal and head.destroy_pending and tables.shard_of[run_id] == shard
+            ]
+
     def find_active(self, owner: str, thread_id: str) -> Head | None:
         """Return the run of the thread that is `running` and not queued."""
         self._fault("read.before")

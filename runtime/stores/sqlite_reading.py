@@ -83,6 +83,11 @@ class SqliteReading:
         with self._reading() as connection:
             return [decode_head(row[0]) for row in connection.execute(sql.LIST_UNFINISHED).fetchall()]
 
+    def list_destroy_pending(self, shard: int) -> list[Head]:  # noqa: ARG002 - there is one shard
+        """Return every ended run whose sandbox is not known to be destroyed."""
+        with self._reading() as connection:
+            return [decode_head(row[0]) for row in connection.execute(sql.LIST_DESTROY_PENDING).fetchall()]
+
     def find_active(self, owner: str, thread_id: str) -> Head | None:
         """Return the run of the thread that is `running` and not queued."""
         with self._reading() as connection:

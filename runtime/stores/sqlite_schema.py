@@ -80,6 +80,11 @@ MIGRATIONS: Final = (
             "CREATE TABLE stderr (run INTEGER PRIMARY KEY, tail BLOB NOT NULL)",
         ),
     ),
+    Migration(
+        2,
+        "ended runs whose sandbox is still to be destroyed",
+        ("CREATE TABLE destroy_pending (run INTEGER PRIMARY KEY)",),
+    ),
 )
 SCHEMA_VERSION: Final = MIGRATIONS[-1].version
 
@@ -157,6 +162,9 @@ WRITE_MOVED_HEAD: Final = """UPDATE run SET status = ?, terminal = ?, queued = ?
     WHERE ordinal = ?"""
 ADD_BATCH: Final = f"INSERT INTO batch (run, {_BATCH}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 WRITE_STDERR: Final = "INSERT OR REPLACE INTO stderr (run, tail) VALUES (?, ?)"
+# An ended run's sandbox is still to be destroyed; or it is known to be (P19).
+ADD_DESTROY_PENDING: Final = "INSERT OR IGNORE INTO destroy_pending (run) VALUES (?)"
+REMOVE_DESTROY_PENDING: Final = "DELETE FROM destroy_pending WHERE run = ?"
 WRITE_SUPERVISOR: Final = "UPDATE supervisor SET epoch = ?, claimant = ?"
 
 # --- what readers ask ------------------------------------------------------------------------------------------
@@ -166,6 +174,7 @@ READ_RECORD: Final = f"{_RECORD} WHERE run.run_id = ?"
 LIST_THREAD: Final = f"{_RECORD} WHERE run.owner = ? AND run.thread_id = ? ORDER BY run.ordinal"
 COUNT_RUNS: Final = "SELECT count(*) FROM run"
 LIST_UNFINISHED: Final = "SELECT head FROM run WHERE terminal = 0 ORDER BY ordinal"
+LIST_DESTROY_PENDING: Final = "SELECT head FROM run JOIN destroy_pending ON run = ordinal ORDER BY ordinal"
 READ_STDERR: Final = "SELECT tail FROM stderr WHERE run = (SELECT ordinal FROM run WHERE run_id = ?)"
 # From the batch that begins at or before a position: it may hold positions past it.
 LIST_BATCHES: Final = f"""SELECT {_BATCH} FROM batch

@@ -106,6 +106,8 @@ class SqliteView:
             self._execute(sql.WRITE_HEAD, (head.version, encode(head), ordinal))
         else:
             self._execute(sql.WRITE_MOVED_HEAD, (*_searched(head), head.version, encode(head), ordinal))
+        if _to_destroy(before) != _to_destroy(head):
+            self._execute(sql.ADD_DESTROY_PENDING if _to_destroy(head) else sql.REMOVE_DESTROY_PENDING, (ordinal,))
         self._heads[head.run_id] = head
 
     def _add_batch(self, batch: Batch) -> None:
@@ -128,6 +130,10 @@ class SqliteView:
 
 def _searched(head: Head) -> Row:
     return head.status.value, int(head.status.terminal), int(head.queued)
+
+
+def _to_destroy(head: Head) -> bool:
+    return head.status.terminal and head.destroy_pending
 
 
 def batch_of(run_id: str, row: Row) -> Batch:

@@ -182,6 +182,11 @@ class SimShardClient:
         heads: list[Head] = await self._call("unfinished")
         return heads
 
+    async def destroy_pending(self) -> list[Head]:
+        """See ports.ShardPort."""
+        heads: list[Head] = await self._call("destroy_pending")
+        return heads
+
     async def list_runs(self, query: RunQuery) -> RunPage:
         """See ports.ShardPort."""
         page: RunPage = await self._call("list_runs", query)

@@ -124,6 +124,11 @@ class WatchedStore:
         self._trouble.strike(self._trouble.reading)
         return self.inner.list_unfinished(shard)
 
+    def list_destroy_pending(self, shard: int) -> list[Head]:
+        """See ports.Store."""
+        self._trouble.strike(self._trouble.reading)
+        return self.inner.list_destroy_pending(shard)
+
     def find_active(self, owner: str, thread_id: str) -> Head | None:
         """See ports.Store."""
         self._trouble.strike(self._trouble.reading)

@@ -109,25 +109,26 @@ def test_an_older_schema_is_migrated_by_set_up_only(path: Path, monkeypatch: pyt
     with closing(SqliteStore(path)) as store:
         ShardDriver(store).start()
     later = (
-        sql.Migration(2, "a column", ("ALTER TABLE run ADD COLUMN note TEXT",)),
-        sql.Migration(3, "its index", ("CREATE INDEX run_note ON run (note)",)),
+        sql.Migration(sql.SCHEMA_VERSION + 1, "a column", ("ALTER TABLE run ADD COLUMN note TEXT",)),
+        sql.Migration(sql.SCHEMA_VERSION + 2, "its index", ("CREATE INDEX run_note ON run (note)",)),
     )
     monkeypatch.setattr(sql, "MIGRATIONS", (*sql.MIGRATIONS, *later))
-    monkeypatch.setattr(sql, "SCHEMA_VERSION", 3)
+    newest = sql.SCHEMA_VERSION + 2
+    monkeypatch.setattr(sql, "SCHEMA_VERSION", newest)
     with pytest.raises(StoreRefused, match="Run `outlast serve`"):
         SqliteStore(path)
-    assert create_store(path, "deployment").schema_version == 3
+    assert create_store(path, "deployment").schema_version == newest
     with closing(SqliteStore(path)) as store:
         assert ShardDriver(store).head().driver_epoch == 1
-        assert store.check()["schemaVersion"] == 3
+        assert store.check()["schemaVersion"] == newest
 
 
 def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     create_store(path, "deployment")
-    broken = sql.Migration(2, "half of it", ("ALTER TABLE run ADD COLUMN note TEXT", "CREATE TABLE run (x)"))
+    broken = sql.Migration(sql.SCHEMA_VERSION + 1, "half of it", ("ALTER TABLE run ADD COLUMN note TEXT", "CREATE TABLE run (x)"))
     with monkeypatch.context() as patch:
         patch.setattr(sql, "MIGRATIONS", (*sql.MIGRATIONS, broken))
-        patch.setattr(sql, "SCHEMA_VERSION", 2)
+        patch.setattr(sql, "SCHEMA_VERSION", broken.version)
         with pytest.raises(StoreUnavailable):
             create_store(path, "deployment")
     with closing(SqliteStore(path)) as store:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from runtime.core.ops import Done, Note
 from runtime.core.record import Head, Status
 from runtime.errors import InputInvalid
 from runtime.ports import RunQuery
@@ -189,6 +190,16 @@ class ReadCases:
         shard.end("run-2", Status.INTERRUPTED)
         expected = [shard.head(f"run-{place}") for place in (0, 2, 3, 4, 5)]
         assert shard.store.list_unfinished(0) == expected
+
+    def test_ended_runs_whose_sandbox_is_not_destroyed_are_listed(self, shard: ShardDriver) -> None:
+        for place in range(3):
+            shard.start(f"run-{place}", f"thread-{place}")
+            shard.end(f"run-{place}")
+        shard.start("run-3", "thread-3")
+        pending = [head.run_id for head in shard.store.list_destroy_pending(0)]
+        assert pending == ["run-0", "run-1", "run-2"]
+        shard.ask(Note(run_id="run-1", epoch=1, destroy_pending=False), Done)
+        assert [head.run_id for head in shard.store.list_destroy_pending(0)] == ["run-0", "run-2"]
 
     def test_a_check_states_facts(self, shard: ShardDriver) -> None:
         shard.start()

@@ -1,0 +1,48 @@
+"""Give back what ended runs still hold: sandboxes whose destroy failed, or whose driver died before it (P19).
+
+A finish says on the record that a destroy is pending; whoever destroys takes it back. The record is terminal by then,
+so nobody can claim it any more: the note is made under its last epoch, and says only what the sandbox's own host has
+just proven. Destroying twice is harmless, so a driver that is still at it does not have to be asked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from runtime.core.ops import Note
+from runtime.core.record import Head
+from runtime.errors import AgentError, OutlastError
+from runtime.ports import SandboxProvider, ShardPort
+
+log = logging.getLogger("outlast.supervisor")
+
+
+async def give_back(shards: Iterable[ShardPort], providers: Mapping[str, SandboxProvider]) -> int:
+    """Destroy every sandbox that is pending; return how many are gone now. What fails is tried the next time."""
+    gone = 0
+    for shard in shards:
+        try:
+            for head in await shard.destroy_pending():
+                gone += await _give_back(shard, providers, head)
+        except OutlastError as error:
+            log.debug("a shard does not answer: %s", error)
+    return gone
+
+
+async def _give_back(shard: ShardPort, providers: Mapping[str, SandboxProvider], head: Head) -> bool:
+    stored = await shard.record(head.run_id)
+    if stored is None or not stored[0].destroy_pending:
+        return False
+    provider = providers.get(stored[1].provider)
+    if provider is None:
+        log.warning("run %s: there is no provider %r here to destroy its sandbox", head.run_id, stored[1].provider)
+        return False
+    try:
+        if head.sandbox_key is not None:
+            await provider.destroy(head.sandbox_key)
+    except AgentError as error:
+        log.warning("run %s: its sandbox could not be destroyed yet: %s", head.run_id, error)
+        return False
+    await shard.submit(Note(run_id=head.run_id, epoch=head.driver_epoch, destroy_pending=False))
+    return True
