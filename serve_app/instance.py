@@ -30,8 +30,8 @@ from runtime.process import current
 from runtime.settings import Settings
 from serve_app import instance_file
 from serve_app.instance_file import InstanceInfo
-from serve_app.origins import check_package_origin
 from serve_app.leftovers import end_leftovers
+from serve_app.origins import check_package_origin
 from serve_app.ray_environment import default_temp_dir, prepare, proxy_folder
 
 log = logging.getLogger("outlast.serve")

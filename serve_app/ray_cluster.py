@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import ray
 from ray import serve
+from ray.exceptions import RayError
 
 from actors import supervisor_actor
 from actors.calls import Gone, call, find, kill
@@ -90,7 +91,17 @@ class RayInstance:
             raise InstanceError(f"The supervisor did not start within {START_TIMEOUT_S} s.") from error
 
     def start_application(self) -> str:
-        """Start the gateway; return its URL."""
+        """Start the gateway; return its URL. Raises InstanceError."""
+        try:
+            self._start_serve()
+        except (RayError, RuntimeError, TimeoutError) as error:
+            raise InstanceError(f"Ray Serve did not start: {str(error).partition(chr(10))[0]}. Try again.") from error
+        settings = self.settings
+        prefix = settings.route_prefix.rstrip("/")
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        return f"http://{host}:{settings.port}{prefix}"
+
+    def _start_serve(self) -> None:
         settings = self.settings
         serve.start(
             proxy_location="HeadOnly",
@@ -102,9 +113,6 @@ class RayInstance:
             route_prefix=settings.route_prefix,
             logging_config={"log_level": "WARNING", "enable_access_log": False},
         )
-        prefix = settings.route_prefix.rstrip("/")
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        return f"http://{host}:{settings.port}{prefix}"
 
     # --- down ---
 
