@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from runtime.core.ops import Append, Finish, Op, Outcome
 from runtime.engine.clock import Threads
-from runtime.errors import OutlastError, ShardSuperseded, StoreUnavailable
+from runtime.errors import OutlastError, ShardSuperseded, StoreError, StoreUnavailable
 from runtime.ports import Clock, Store
 
 # A transaction's bounds: longer ones delay the first answer more than they save. A batch is at most a few MB.
@@ -56,6 +56,7 @@ class Committer:
         self._pending: deque[tuple[Op, asyncio.Future[Outcome]]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._latched: OutlastError | None = None
+        self._confirmed = clock.monotonic()  # when the store last knew this incarnation as the newest
 
     async def submit(self, op: Op) -> Outcome:
         """Decide and store `op`; return when durable. Raises StoreError; ShardSuperseded for ever after the first."""
@@ -66,6 +67,23 @@ class Committer:
         if self._task is None:
             self._task = asyncio.create_task(self._drain(), name=f"commit log:{self._shard}")
         return await future
+
+    @property
+    def unconfirmed_s(self) -> float:
+        """Return how long ago the store last knew this incarnation as the newest."""
+        return self._clock.monotonic() - self._confirmed
+
+    async def confirm(self) -> None:
+        """Ask the store whether this incarnation is still the newest.
+
+        One that nobody writes through would never be told, and its readers would wait for ever (P11, I7)."""
+        if self._latched is None:
+            try:
+                await self._commit_once([])
+            except ShardSuperseded as error:
+                self._latched = error
+            except StoreError:
+                return  # it is asked again
 
     async def _drain(self) -> None:
         try:
@@ -110,8 +128,9 @@ class Committer:
 
     async def _commit_once(self, ops: list[Op]) -> list[Outcome]:
         now_ms = self._clock.wall_ms()
+        sent = self._clock.monotonic()
         try:
-            return await self._threads.write(lambda: self._store.commit(self._shard, self._epoch, ops, now_ms))
+            outcomes = await self._threads.write(lambda: self._store.commit(self._shard, self._epoch, ops, now_ms))
         except OutlastError as error:
             self._failed(error)
             raise
@@ -119,6 +138,8 @@ class Committer:
             unknown = StoreUnavailable(f"The store failed: {error!r}")
             self._failed(unknown)
             raise unknown from error
+        self._confirmed = max(self._confirmed, sent)
+        return outcomes
 
 
 def _refuse(group: list[tuple[Op, asyncio.Future[Outcome]]], error: OutlastError) -> None:

@@ -79,6 +79,7 @@ class Preparer:
     async def _create(self, key: str) -> Sandbox:
         await self._authority.permit()
         self.creating = asyncio.ensure_future(self._provider.create(key, self._head.thread_id))
+        self.creating.add_done_callback(_hear)
         return await asyncio.shield(self.creating)
 
     async def _launch(self, sandbox: Sandbox, spec: LaunchSpec) -> None:
@@ -100,6 +101,12 @@ class Preparer:
 
     async def _reaching(self, call: Callable[[], Awaitable[T]]) -> T:
         return await reaching(call, self._tools.clock, self._tools.sandbox_return_s)
+
+
+def _hear(creating: asyncio.Future[Sandbox]) -> None:
+    """Take note of how a `create` ended that nobody may wait for any more."""
+    if not creating.cancelled():
+        creating.exception()
 
 
 async def reaching(call: Callable[[], Awaitable[T]], clock: Clock, within_s: float) -> T:

@@ -51,6 +51,7 @@ from runtime.settings import Settings
 log = logging.getLogger("outlast.shard")
 
 MAX_PARK_S = 25.0  # P11: no read parks longer
+CONFIRM_S = 2.0  # how long a shard goes on without hearing from the store that it is the newest
 MAX_IDLE_TAILS = 256  # of closed logs that nobody waits on, each with up to a segment of bytes; more are dropped
 
 
@@ -301,10 +302,12 @@ class Shard:
         return await self._watchlist.due(min(wait_s, MAX_PARK_S))
 
     async def _sweep(self) -> None:
-        """Look at leases and viewers a few times per TTL, for as long as the shard lives."""
+        """Look at leases and viewers a few times per TTL, and at our own epoch, for as long as the shard lives."""
         period_s = min(0.25, self._settings.lease_ttl_s / 4)
         while True:
             await asyncio.sleep(period_s)
+            if self._committer.unconfirmed_s >= CONFIRM_S:
+                self._spawn(self._committer.confirm(), "confirm")
             self._watchlist.sweep(late_after_s=period_s + self._settings.lease_ttl_s / 2)
             for op in self._watchlist.detached():
                 self._spawn(self._quietly(op), "detach")
@@ -339,6 +342,10 @@ class Shard:
     async def unfinished(self) -> list[Head]:
         """Return every run of this shard that is not terminal."""
         return await self._threads.read(lambda: self._store.list_unfinished(self._shard))
+
+    async def destroy_pending(self) -> list[Head]:
+        """Return every ended run of this shard whose sandbox is not known to be destroyed."""
+        return await self._threads.read(lambda: self._store.list_destroy_pending(self._shard))
 
     async def list_runs(self, query: RunQuery) -> RunPage:
         """Return one page of runs."""

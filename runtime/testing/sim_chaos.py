@@ -19,14 +19,14 @@ from runtime.testing.sim_world import PREFIX, Weather
 # How often each kind of trouble is drawn among those that a schedule has; and in how many of 100 schedules it is had.
 KINDS = {
     "crash driver": (10, 60),
-    "hold driver": (12, 60),
+    "hold driver": (16, 70),
     "kill shard": (4, 45),
     "hold shard": (4, 45),
     "kill supervisor": (3, 40),
     "hold supervisor": (4, 40),
     "store outage": (2, 30),
     "host away": (2, 25),
-    "cancel": (1, 25),
+    "cancel": (3, 40),
     "take over": (4, 35),
     "hand over": (4, 25),
     "post again": (3, 25),
@@ -74,7 +74,7 @@ def draw_plan(rng: random.Random) -> Plan:
         store_before=sometimes(0.2),
         store_after=sometimes(0.2),
         store_reading=sometimes(0.1),
-        spared=rng.choice([0.0, 0.3, 0.9]),
+        spared=rng.choice([0.0, 0.9, 0.9]),
         takeover_attempts=rng.choice([4, 8, 30]),
     )
     one_thread = rng.randrange(3) == 0

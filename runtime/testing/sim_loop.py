@@ -89,7 +89,8 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.unhandled.append({"message": f"{task.get_coro()} raised", "exception": error})
+            name = getattr(task.get_coro(), "__qualname__", "a task")
+            self.unhandled.append({"message": f"{name} raised", "exception": error})
 
     def hold(self, process: str) -> None:
         """Stop a process between two callbacks."""
