@@ -27,6 +27,7 @@
     │   ├── LaunchFailed            launch_failed
     │   ├── SandboxLost             sandbox_lost: proven gone (P17)
     │   ├── SandboxUnreachable      not an answer; wait, then sandbox_unreachable
+    │   │   └── WorkspaceHeld       another run's sandbox still has the workspace; wait, then launch_failed
     │   ├── JournalUnavailable      journal_unavailable
     │   └── JournalReplayDivergedError          journal_diverged
     │       └── JournalReplayThreadIdMismatchError
@@ -305,6 +306,12 @@ class SandboxUnreachable(AgentError):
     """The sandbox's host does not answer. That is not a proof of anything (P17)."""
 
     code = "sandbox_unreachable"
+
+
+class WorkspaceHeld(SandboxUnreachable):
+    """Another run's sandbox has the thread's workspace and is not proven to be gone; wait as for a host (P18)."""
+
+    code = "launch_failed"
 
 
 class JournalUnavailable(AgentError):

@@ -324,9 +324,9 @@ class SandboxProvider(Protocol):
         """Return the key of the run's sandbox: a function of deployment, host and run id (P15, P17)."""
 
     async def create(self, key: str, thread_key: str) -> Sandbox:
-        """Make the sandbox, or return the one with this key; with the thread's workspace in it (P18).
+        """Make the sandbox, or return the one with this key; with the thread's workspace in it.
 
-        Raises LaunchFailed, SandboxUnreachable."""
+        Raises LaunchFailed, SandboxUnreachable; WorkspaceHeld while another sandbox has the workspace (P18)."""
 
     async def resume(self, key: str) -> Sandbox | None:
         """Return the sandbox, or None if its own host says that it does not exist. Raises SandboxUnreachable."""

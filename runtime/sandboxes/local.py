@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
@@ -26,7 +27,7 @@ import msgspec
 from runtime.core.launch import AgentExit, decode_launch
 from runtime.core.names import folder_name
 from runtime.core.record import Struct
-from runtime.errors import JournalUnavailable, LaunchFailed, SandboxLost, SandboxUnreachable
+from runtime.errors import JournalUnavailable, LaunchFailed, SandboxLost, SandboxUnreachable, WorkspaceHeld
 from runtime.ports import Capabilities, LaunchSpec
 from runtime.sandboxes.command import run_command
 from runtime.sandboxes.follow import JournalFollower
@@ -36,6 +37,8 @@ from runtime.sandboxes.recording import JOURNAL, Recording
 from runtime.sandboxes.strays import end_sandbox
 
 DESTROY_PATIENCE_S = 1.0  # P21: a cancel has one second with an answering driver
+HELD_PATIENCE_S = 1.0  # for one try; whoever asks tries again
+HELD_LOOK_S = 0.02
 KILL_PATIENCE_S = 5.0  # the exit is worth waiting for: the recorder syncs the journal first
 MACHINE_ID = Path("/etc/machine-id")
 META = "sandbox.json"
@@ -127,7 +130,7 @@ class LocalProvider:
         return self._prefix + folder_name(run_id)
 
     async def create(self, key: str, thread_key: str) -> LocalSandbox:
-        """Make the sandbox, or return the one with this key. Raises LaunchFailed, SandboxUnreachable."""
+        """Make the sandbox, or return the one with this key. Raises LaunchFailed, SandboxUnreachable, WorkspaceHeld."""
         home = self._home(key)
         try:
             return await asyncio.to_thread(self._create, home, key, self._workspaces / folder_name(thread_key))
@@ -170,6 +173,7 @@ class LocalProvider:
 
     def _create(self, home: Path, key: str, workspace: Path) -> LocalSandbox:
         if (meta := _read_meta(home)) is None:
+            self._wait_for(workspace, key)
             workspace.mkdir(parents=True, exist_ok=True)
             meta = Meta(key=key, workspace=str(workspace))
             fresh = home.with_name(f"{home.name[:200]}{NEW}{secrets.token_hex(4)}")
@@ -183,6 +187,27 @@ class LocalProvider:
                 if meta is None:
                     raise
         return LocalSandbox(home, meta)
+
+
+    def _wait_for(self, workspace: Path, key: str) -> None:
+        """Return once no other sandbox has the workspace (P18): the one before is usually being destroyed right now.
+
+        Raises WorkspaceHeld after HELD_PATIENCE_S. Blocks."""
+        deadline = time.monotonic() + HELD_PATIENCE_S
+        while (holder := self._holder(workspace, key)) is not None:
+            if time.monotonic() >= deadline:
+                raise WorkspaceHeld(
+                    f"The workspace {workspace} is still held by the sandbox {holder}, whose processes could not be "
+                    "ended yet."
+                )
+            time.sleep(HELD_LOOK_S)
+
+    def _holder(self, workspace: Path, key: str) -> str | None:
+        for home in self._root.iterdir() if self._root.is_dir() else ():
+            meta = _read_meta(home) if NEW not in home.name and home.is_dir() else None
+            if meta is not None and meta.workspace == str(workspace) and meta.key != key:
+                return meta.key
+        return None
 
 
 def _destroy(home: Path, key: str) -> None:

@@ -29,6 +29,7 @@ from contextlib import aclosing
 import pytest
 
 from runtime.core.launch import AgentExit, ExitKind
+from runtime.errors import WorkspaceHeld
 from runtime.ports import LaunchSpec, Sandbox, SandboxProvider
 
 MakeProvider = Callable[[], SandboxProvider]
@@ -137,7 +138,7 @@ class SandboxKit:
     async def test_resume_finds_what_exists_and_proves_what_does_not(self, make_provider: MakeProvider) -> None:
         provider, other = make_provider(), make_provider()
         key = provider.key("run-1")
-        await provider.create(provider.key("run-0"), "thread-1")
+        await provider.create(provider.key("run-0"), "thread-0")
         assert await other.resume(key) is None
         made = await provider.create(key, "thread-1")
         found = await other.resume(key)
@@ -311,7 +312,7 @@ class SandboxKit:
         key, other = provider.key("run-1"), provider.key("run-2")
         await provider.destroy(key)
         for each in (key, other):
-            sandbox = await provider.create(each, "thread-1")
+            sandbox = await provider.create(each, f"thread of {each}")
             await sandbox.launch(sh("setsid sh -c 'trap \"\" TERM; echo on; while :; do sleep 60; done' & sleep 600"))
             assert await read_until(sandbox, b"on\n") == b"on\n"
         await provider.destroy(key)
@@ -335,6 +336,14 @@ class SandboxKit:
         assert (await run_to_end(second, sh("cat result")))[0] == b"work\n"
         stranger = await provider.create(provider.key("run-3"), "thread-2")
         assert (await run_to_end(stranger, sh("ls -A")))[0] == b""
+
+    async def test_a_workspace_has_one_sandbox_at_a_time(self, provider: SandboxProvider) -> None:
+        first = await provider.create(provider.key("run-1"), "thread-1")
+        with pytest.raises(WorkspaceHeld):
+            await provider.create(provider.key("run-2"), "thread-1")
+        await provider.destroy(first.key)
+        second = await provider.create(provider.key("run-2"), "thread-1")
+        assert second.workspace == first.workspace
 
     async def test_exec_says_how_a_command_went(self, sandbox: Sandbox) -> None:
         code, output = await sandbox.exec(["sh", "-c", "echo err >&2; pwd; exit 4"], DEADLINE_S)
