@@ -70,7 +70,7 @@ class Committer:
 
     @property
     def unconfirmed_s(self) -> float:
-        """Return how long ago the store last knew this incarnation as the newest."""
+        """Return how long ago the store was last known, or asked, to know this incarnation as the newest."""
         return self._clock.monotonic() - self._confirmed
 
     async def confirm(self) -> None:
@@ -78,6 +78,7 @@ class Committer:
 
         One that nobody writes through would never be told, and its readers would wait for ever (P11, I7)."""
         if self._latched is None:
+            self._confirmed = self._clock.monotonic()
             try:
                 await self._commit_once([])
             except ShardSuperseded as error:

@@ -362,6 +362,7 @@ class _Drive:
             return task.result()
         finally:
             task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     async def _renew(self) -> None:
         """Renew the lease three times per TTL; note progress once (P13, P19)."""

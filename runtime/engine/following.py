@@ -118,9 +118,8 @@ class Follower:
                 if stop is not None or self.no_exit:
                     return None, stop
         finally:
-            if not task.done():
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     def _bound_reached(self) -> Ending | None:
         now = self._limits.clock.monotonic()

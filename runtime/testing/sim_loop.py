@@ -202,6 +202,11 @@ class _Ready:
             self.append(handle)
 
 
+async def elapse(seconds: float) -> None:
+    """Let virtual time pass: whatever is due happens first."""
+    await asyncio.sleep(seconds)
+
+
 def play(seed: int, work: Coroutine[Any, Any, T]) -> T:
     """Run `work` on a fresh loop of `seed`: for tests that need virtual time and no faults.
 
