@@ -68,6 +68,11 @@ class SupervisorClient:
         status: dict[str, Any] = await self._call("status")
         return status
 
+    async def settings(self) -> Settings:
+        """Return the instance's settings."""
+        settings: Settings = await self._call("settings")
+        return settings
+
     async def replace(self) -> None:
         """Kill a supervisor that is silent, and make another. A second one is harmless (P6)."""
         old = find(SUPERVISOR, self._settings.namespace)

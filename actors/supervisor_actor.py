@@ -178,6 +178,10 @@ class SupervisorActor:
             found.append(entry)
         return found
 
+    async def settings(self) -> Settings:
+        """Return the instance's settings, for Python drivers that join it."""
+        return self._settings
+
     async def ping(self) -> int:
         """Return the supervisor's epoch."""
         return (await self._open()).epoch

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.responses import Response
 
+from actors.viewers import Viewers
 from runtime.core.ids import Offset
 from runtime.core.record import Head, RunSpec
 from runtime.errors import OffsetGone, OutlastError, RunNotFound
@@ -18,11 +19,11 @@ from runtime.ports import Cluster, Harness, ShardPort
 from runtime.settings import Settings
 from serve_app.asking import answer, until_answered
 from serve_app.background import Background
+from serve_app.frames import AGAIN
 from serve_app.replica import Replica
 from serve_app.requests import OWNER, Attach
 from serve_app.shared_read import Channels
 from serve_app.stream import PATIENCE_S, LogStream, View
-from serve_app.viewers import Viewers
 
 log = logging.getLogger("outlast.gateway")
 
@@ -111,7 +112,7 @@ class Gateway:
         view = View(attach.run_id, attach.format, strict=attach.strict)
         if self.replica.draining.is_set():
             return self.stream(view)
-        locating = asyncio.create_task(until_answered(lambda: self._locate(attach)))
+        locating = asyncio.create_task(until_answered(lambda: self._locate(attach, view)))
         try:
             done, _ = await asyncio.wait([locating], timeout=PATIENCE_S)
             if done:
@@ -122,9 +123,9 @@ class Gateway:
                 return self.stream(view)
         finally:
             locating.cancel()
-        return self.stream(view, lambda: self._locate_late(attach))
+        return self.stream(view, lambda: self._locate_late(attach, view))
 
-    async def _locate(self, attach: Attach) -> int | None:
+    async def _locate(self, attach: Attach, view: View) -> int | None:
         """Return where the stream starts; None if there is nothing to send and the client wants to hear that.
 
         Makes sure that someone drives. Raises RunNotFound, OffsetGone, StoreError."""
@@ -134,10 +135,13 @@ class Gateway:
         position = head.next_seq if attach.offset is None else _position(attach.offset, head)
         if not head.closed or position < head.next_seq:
             return position
-        return None if attach.may_be_empty else head.next_seq - 1
+        if attach.may_be_empty:
+            return None
+        view.format = AGAIN[attach.format]
+        return head.next_seq - 1
 
-    async def _locate_late(self, attach: Attach) -> int:
-        position = await self._locate(attach)
+    async def _locate_late(self, attach: Attach, view: View) -> int:
+        position = await self._locate(attach, view)
         if position is None:
             # The stream is open already: only a new request can be told that nothing more comes.
             raise RunNotFound(attach.run_id)

@@ -25,10 +25,10 @@ from typing import Any, TypeVar
 import pydantic
 from starlette.datastructures import Headers, QueryParams
 
-from runtime.core import chunk
 from runtime.core.ids import Offset, RunId, ThreadId
 from runtime.core.ops import Create
-from runtime.core.record import Limits, OnDisconnect, RunSpec
+from runtime.core.record import OnDisconnect
+from runtime.engine.admission import Options, create_op, find_harness
 from runtime.errors import InputInvalid
 from runtime.ports import Harness
 from runtime.settings import Settings
@@ -160,32 +160,18 @@ def start_of(
         )
     _check_last_message(checked.messages[-1])
     options = checked.forwarded_props or schemas.ForwardedProps.model_validate({})
-    harness = _harness(options.harness or settings.harness, harnesses)
+    harness = find_harness(options.harness or settings.harness, harnesses)
     harness.validate(body)
     stored = _stored(body, options.env, settings)
-    spec = RunSpec(
-        harness=harness.name,
-        translator_version=harness.translator_version,
-        provider=settings.sandbox,
-        input=stored,
-        on_disconnect=OnDisconnect(options.on_disconnect or OnDisconnect.DETACH),
-        limits=_limits(options, settings),
+    about = Options(
+        harness=options.harness,
+        on_disconnect=OnDisconnect(options.on_disconnect) if options.on_disconnect else None,
+        on_busy=options.on_busy,
+        detached_ttl_s=options.detached_ttl_s,
+        run_limit_s=options.run_limit_s,
     )
-    create = Create(
-        run_id=run_id,
-        thread_id=str(thread_id),
-        owner=OWNER,
-        spec=spec,
-        digest=digest(stored),
-        on_busy=options.on_busy or "reject",
-        max_runs=settings.max_runs,
-    )
+    create = create_op(run_id, str(thread_id), OWNER, stored, about, settings, harness)
     return Start(create=create, format=format_of(headers, ndjson), strict=not headers.get("x-run-id"))
-
-
-def digest(stored: Mapping[str, Any]) -> str:
-    """Return the hex SHA-256 of what a request asks for; see the module."""
-    return chunk.digest(chunk.encode({key: value for key, value in stored.items() if key != "runId"}))
 
 
 def check(model: type[M], body: Mapping[str, Any]) -> M:
@@ -224,17 +210,6 @@ def _check_last_message(message: schemas.Message) -> None:
         )
 
 
-def _harness(name: str, harnesses: Mapping[str, Harness]) -> Harness:
-    harness = harnesses.get(name)
-    if harness is None:
-        raise InputInvalid(
-            f"There is no harness {name!r}; there are {', '.join(sorted(harnesses))}.",
-            code="harness_unknown",
-            field="forwardedProps.harness",
-        )
-    return harness
-
-
 def _stored(body: Mapping[str, Any], env: list[str] | dict[str, str] | None, settings: Settings) -> dict[str, Any]:
     """Return the body as it goes into the record: known fields, and of `env` the names alone."""
     stored = {key: value for key, value in body.items() if key in _KNOWN}
@@ -250,15 +225,3 @@ def _stored(body: Mapping[str, Any], env: list[str] | dict[str, str] | None, set
             )
         stored["forwardedProps"] = {**stored["forwardedProps"], "env": sorted(set(env))}
     return stored
-
-
-def _limits(options: schemas.ForwardedProps, settings: Settings) -> Limits:
-    """Return the run's bounds. A `detachedTtlS` of 0 means never, and is stored as None (P22)."""
-    ttl_s = settings.detached_ttl_s if options.detached_ttl_s is None else options.detached_ttl_s
-    return Limits(
-        run_limit_s=settings.run_limit_s if options.run_limit_s is None else options.run_limit_s,
-        idle_limit_s=settings.idle_limit_s,
-        detached_ttl_s=ttl_s or None,
-        max_log_bytes=settings.max_log_bytes,
-        max_line_bytes=settings.max_line_bytes,
-    )

@@ -24,13 +24,13 @@ from enum import Enum
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from actors.viewers import Viewers
 from runtime.errors import OutlastError
 from serve_app.asking import until_answered
 from serve_app.frames import Format, Piece
 from serve_app.log_reader import LogGone
 from serve_app.shared_read import Channels
 from serve_app.subscription import Subscription
-from serve_app.viewers import Viewers
 
 log = logging.getLogger("outlast.gateway")
 

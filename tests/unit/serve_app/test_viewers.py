@@ -11,9 +11,9 @@ from unit.serve_app.asgi_client import attach, fetch, offset, post
 from unit.serve_app.local_cluster import world
 from waiting import until
 
+from actors import viewers
+from actors.viewers import Viewers
 from runtime.errors import StoreUnavailable
-from serve_app import viewers
-from serve_app.viewers import Viewers
 
 
 class Ear:
