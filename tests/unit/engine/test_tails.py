@@ -19,17 +19,9 @@ from runtime.testing.sim_loop import elapse, play
 SEGMENT_BYTES, REPLY_BYTES = 60, 90
 
 
-def head(next_seq: int, version: int, *, closed: bool = False) -> Head:
-    return Head(
-        run_id="run",
-        thread_id="t",
-        owner="",
-        digest="",
-        created_at=0,
-        next_seq=next_seq,
-        version=version,
-        closed=closed,
-    )
+def head(next_seq: int, version: int, *, closed: bool) -> Head:
+    fixed = {"run_id": "run", "thread_id": "thread", "owner": "", "digest": "", "created_at": 0}
+    return Head(**fixed, next_seq=next_seq, version=version, closed=closed)  # type: ignore[arg-type]
 
 
 class Acts:
