@@ -7,6 +7,9 @@ viewers the work per chunk stays that of one.
     SSE       id: <offset after the chunk>\n data: <chunk>\n \n       one data line per id line (contract 1.3)
     NDJSON    {"id":"<offset>","chunk":<chunk>}\n
 
+At the end of a closed log the terminal chunk is sent once more: under its own id, and then without one. A client that
+drops every id it has seen, as TanStack's does, takes a stream of nothing else for incomplete (measured).
+
 Canonical chunks hold no raw newline (`core/chunk.py`), so neither format needs escaping.
 """
 
@@ -24,16 +27,30 @@ class Format:
         self.name = name
         self.media_type = media_type
         self.heartbeat = heartbeat
-        self._frame = frame
+        self.frame = frame
 
     def frames(self, generation: int, start: int, chunks: Iterable[bytes]) -> bytes:
         """Return the frames of `chunks`, the first of which lies at position `start`."""
-        frame = self._frame.replace(b"GENERATION", b"%016d" % generation)
+        frame = self.frame.replace(b"GENERATION", b"%016d" % generation)
         return b"".join([frame % (position, data) for position, data in enumerate(chunks, start + 1)])
+
+
+class Again(Format):
+    """`format` for a chunk that its client has seen: with its id, and once more without (`bare`)."""
+
+    def __init__(self, format: Format, bare: bytes) -> None:
+        super().__init__(f"{format.name}-again", format.media_type, format.heartbeat, format.frame)
+        self._bare = bare
+
+    def frames(self, generation: int, start: int, chunks: Iterable[bytes]) -> bytes:
+        """Return each chunk's two frames."""
+        pairs = [(super(Again, self).frames(generation, at, [data]), data) for at, data in enumerate(chunks, start)]
+        return b"".join([tagged + self._bare % data for tagged, data in pairs])
 
 
 SSE = Format("sse", "text/event-stream", b": \n\n", b"id: GENERATION_%016d\ndata: %b\n\n")
 NDJSON = Format("ndjson", "application/x-ndjson", b"\n", b'{"id":"GENERATION_%016d","chunk":%b}\n')
+AGAIN = {SSE: Again(SSE, b"data: %b\n\n"), NDJSON: Again(NDJSON, b"%b\n")}
 
 
 class Piece:

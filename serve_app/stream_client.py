@@ -143,6 +143,8 @@ class RunStream:
                 if self.last_id is not None and envelope.id <= self.last_id:
                     continue
                 self.last_id = envelope.id
+            elif self.last_id is not None:
+                continue  # the terminal chunk once more, without the id by which others have dropped it
             self.terminal = envelope.chunk if envelope.chunk.get("type") in chunk.TERMINAL_TYPES else None
             batch.append(envelope)
         return batch

@@ -298,14 +298,17 @@ class _Handler(BaseHTTPRequestHandler):
         if isinstance(fault, Beats):
             for _ in range(fault.count):
                 self._piece(b"\n")
-        if position == len(run.chunks) and run.ended:
-            position -= 1  # the terminal chunk once more, under its own id
+        again = position == len(run.chunks) and run.ended
+        if again:
+            position -= 1  # the terminal chunk once more, under its own id, and then without one
         left = fault.after if isinstance(fault, Cut) else len(run.chunks) + 1_000_000
         while left and (events := run.past(position)[:left]):
             for event in events:
                 position += 1
                 self._piece(_line(position, event))
             left -= len(events)
+        if again:
+            self._piece(json.dumps(run.chunks[-1]).encode() + b"\n")
         if isinstance(fault, Cut) and not fault.clean:
             if fault.torn and position < len(run.chunks):
                 self._piece(_line(position + 1, run.chunks[position])[:-9])

@@ -67,13 +67,15 @@ class Call:
     def ids(self) -> list[str]:
         """Return the offsets of the frames so far, of either format."""
         if "ndjson" in self.headers["content-type"]:
-            return [json.loads(line)["id"] for line in self.body.split(b"\n") if line]
+            lines = [json.loads(line) for line in self.body.split(b"\n") if line]
+            return [line["id"] for line in lines if "id" in line]
         return [line[4:].decode() for line in self.body.split(b"\n") if line.startswith(b"id: ")]
 
     def chunks(self) -> list[dict[str, Any]]:
         """Return the chunks so far, of either format."""
         if "ndjson" in self.headers["content-type"]:
-            return [json.loads(line)["chunk"] for line in self.body.split(b"\n") if line]
+            lines = [json.loads(line) for line in self.body.split(b"\n") if line]
+            return [line.get("chunk", line) for line in lines]
         return [json.loads(line[6:]) for line in self.body.split(b"\n") if line.startswith(b"data: ")]
 
     async def run(self, app: ASGIApp, scope: dict[str, Any], parts: list[bytes], *, unfinished: bool = False) -> None:

@@ -131,7 +131,8 @@ async def test_at_the_end_of_a_closed_log_an_event_source_is_told_to_stop() -> N
         assert call.status == 200
         assert call.ended
         assert call.ids() == [end]
-        assert call.chunks()[0]["type"] == "RUN_ERROR"
+        # Once under its id, and once without: TanStack's client drops an id it has seen.
+        assert [event["type"] for event in call.chunks()] == ["RUN_ERROR", "RUN_ERROR"]
 
 
 async def test_a_plain_agui_client_sees_nothing_before_run_started() -> None:
