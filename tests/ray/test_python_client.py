@@ -1,0 +1,68 @@
+"""`actors.client` from a process of its own: the same runs, the same offsets, as over HTTP."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from instance import Instance, unique
+
+# Prints one JSON value a line. A process of its own, since a process joins one Ray only.
+PROGRAM = """
+import asyncio, json, sys
+from actors.client import Client, SyncClient
+
+async def main(data_dir, run, thread):
+    client = Client(data_dir=data_dir)
+    words = "for i in 1 2 3 4; do echo $i; sleep 0.2; done"
+    assert await client.start(words, run_id=run, thread_id=thread) == run
+    assert await client.start(words, run_id=run, thread_id=thread) == run
+    first, rest, last = [], [], None
+    async for last, chunk in client.attach(run):
+        first.append(chunk)
+        if chunk.get("delta") == "2\\n":
+            break
+    print(json.dumps(await client.find(thread)))
+    async for offset, chunk in client.attach(run, last):
+        rest.append(chunk)
+    print(json.dumps([chunk["delta"] for chunk in first + rest if "delta" in chunk]))
+    print(json.dumps(rest[-1]["type"]))
+    print(json.dumps((await client.status(run))["status"]))
+    for call in (client.status("nobody"), client.start("other words", run_id=run, thread_id=thread)):
+        try:
+            await call
+        except Exception as error:
+            print(json.dumps(type(error).__name__))
+    long = await client.start("sleep 600", run_id=run + "-long")
+    await client.cancel(long)
+    print(json.dumps([chunk async for _, chunk in client.attach(long)][-1]["code"]))
+    print(json.dumps([chunk async for _, chunk in client.attach(run, "now")]))
+    await client.close()
+
+asyncio.run(main(*sys.argv[1:]))
+sync = SyncClient(data_dir=sys.argv[1])
+run = sync.start("seq 1 3")
+print(json.dumps([chunk["delta"] for _, chunk in sync.attach(run) if "delta" in chunk]))
+sync.close()
+"""
+
+
+@pytest.mark.timeout(90)
+def test_python_starts_attaches_returns_and_cancels_like_http(instance: Instance) -> None:
+    run, thread = unique("python"), unique("thread")
+    program = [sys.executable, "-P", "-c", PROGRAM, str(instance.data_dir), run, thread]
+    done = subprocess.run(program, capture_output=True, timeout=80, check=False, env=instance.env, cwd="/")
+    assert done.returncode == 0, done.stderr.decode()
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+        run,
+        ["1\n", "2\n", "3\n", "4\n"],
+        "RUN_FINISHED",
+        "completed",
+        "RunNotFound",
+        "RunExists",
+        "aborted",
+        [],
+        ["1\n", "2\n", "3\n"],
+    ]
