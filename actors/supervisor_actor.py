@@ -170,8 +170,9 @@ class SupervisorActor:
 
     async def _run_actors(self, supervisor: Supervisor) -> list[dict[str, Any]]:
         found = []
-        for run_id in list(supervisor.watching):
-            who = await supervisor.claim_of(run_id)
+        watched = list(supervisor.watching)
+        claimants = await asyncio.gather(*(supervisor.claim_of(run_id) for run_id in watched))
+        for run_id, who in zip(watched, claimants, strict=True):
             entry: dict[str, Any] = {"name": run_name(run_id), "nodeId": None, "pid": None, "alive": who is not None}
             if who is not None:
                 entry |= {"nodeId": who.node_id, "pid": who.pid}

@@ -46,7 +46,8 @@ class Probes:
         draining = self._gateway.replica.draining.is_set()
         checks.append({"name": "gateway", "ok": not draining, "detail": "is being stopped" if draining else "serves"})
         ready = all(check["ok"] for check in checks)
-        response = json_response({"ready": ready, "checks": checks}, 200 if ready else 503)
+        actors = supervisor.get("actors", []) if isinstance(supervisor, dict) else []
+        response = json_response({"ready": ready, "checks": checks, "actors": actors}, 200 if ready else 503)
         if not ready:
             response.headers["Retry-After"] = str(RETRY_AFTER_S)
         return response

@@ -154,8 +154,18 @@ class Check(_Out):
     detail: str
 
 
+class Actor(_Out):
+    """One actor of the instance: the supervisor, a log shard, or the driver of a run."""
+
+    name: str
+    node_id: str | None
+    pid: int | None
+    alive: bool
+
+
 class Readiness(_Out):
-    """Whether runs can be started here now, and why not."""
+    """Whether runs can be started here now, and why not; and the instance's actors, for `outlast doctor`."""
 
     ready: bool
     checks: list[Check]
+    actors: list[Actor]
