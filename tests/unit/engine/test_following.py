@@ -1,0 +1,171 @@
+"""From journal bytes to chunks, and the bounds that were chosen in advance (I6)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from unit.engine.stage import RUN, THREAD, Stage, create
+from unit.engine.test_driver import journal_band
+
+from runtime.core import chunk
+from runtime.core.record import Limits, Status
+from runtime.engine.driver import DriveEnd
+from runtime.engine.following import RESULT_GRACE_S
+from runtime.testing.sim_agent import Script, translate
+from runtime.testing.sim_loop import elapse, play
+
+FOREVER = [(1.0, b"say m on\n")] * 10_000
+
+
+async def driven(stage: Stage, **limits: Any) -> DriveEnd:
+    shard = await stage.open()
+    await shard.submit(create(limits=Limits(max_line_bytes=2048, **limits)))
+    return await stage.drive(shard)
+
+
+def code(stage: Stage) -> str | None:
+    error = stage.head().error
+    return error.code if error is not None else None
+
+
+def test_a_partial_last_line_is_fed_marked_and_nothing_is_after_it() -> None:
+    async def acts() -> None:
+        stage = Stage(Script(pieces=[(0.1, b"say m hel"), (0.1, b"lo\nresult\nto"), (0.1, b"rn")]))
+        end = await driven(stage)
+        assert end.status is Status.COMPLETED
+        assert journal_band(stage) == translate(RUN, THREAD, b"say m hello\nresult\ntorn")
+        assert chunk.decode_chunk(journal_band(stage)[-1])["value"] == {"number": 3, "text": "torn", "torn": True}
+
+    play(1, acts())
+
+
+def test_a_line_over_the_bound_is_told_and_not_kept() -> None:
+    async def acts() -> None:
+        stage = Stage(Script(pieces=[(0.0, b"before\n" + b"x" * 5000 + b"\nafter\nresult\n")]))
+        await driven(stage)
+        skipped = [chunk.decode_chunk(data) for data in journal_band(stage)][2]
+        assert (skipped["name"], skipped["value"]) == ("journal.line_skipped", {"position": 7, "bytes": 5000})
+
+    play(1, acts())
+
+
+def test_the_run_limit_ends_a_chatty_agent_too() -> None:
+    async def acts() -> None:
+        stage = Stage(Script(pieces=[(0.3, b"say m on\n")] * 1000))
+        begun = stage.loop.time()
+        end = await driven(stage, run_limit_s=20)
+        assert end.status is Status.FAILED
+        assert code(stage) == "run_limit"
+        assert 20.0 <= stage.loop.time() - begun < 23.0
+        assert not stage.world.boxes
+        assert 60 <= len(journal_band(stage)) <= 70
+
+    play(1, acts())
+
+
+def test_the_run_limit_counts_from_the_first_claim() -> None:
+    async def acts() -> None:
+        stage = Stage(Script(pieces=FOREVER))
+        shard = await stage.open()
+        await shard.submit(create(limits=Limits(run_limit_s=30)))
+        first = asyncio.create_task(stage.drive(shard))
+        await elapse(20.0)
+        first.cancel()
+        begun = stage.loop.time()
+        await stage.drive(shard, 1, "successor")
+        assert code(stage) == "run_limit"
+        assert 9.0 < stage.loop.time() - begun < 13.0
+
+    play(1, acts())
+
+
+def test_silence_ends_a_run_only_if_that_was_chosen() -> None:
+    async def acts() -> None:
+        stage = Stage(Script(pieces=[(1.0, b"say m a\n"), (300.0, b"result\n")]))
+        assert (await driven(stage)).status is Status.COMPLETED
+        stage = Stage(Script(pieces=[(1.0, b"say m a\n"), (300.0, b"result\n")]))
+        begun = stage.loop.time()
+        await driven(stage, idle_limit_s=50)
+        assert code(stage) == "agent_idle"
+        assert 50.0 < stage.loop.time() - begun < 54.0
+
+    play(1, acts())
+
+
+def test_a_result_that_no_exit_follows_ends_as_the_result_says() -> None:
+    async def acts() -> None:
+        stage = Stage(Script(pieces=[(1.0, b"say m a\n"), (1.0, b"result\n"), (5.0, b"say m late\n")], hangs=True))
+        begun = stage.loop.time()
+        end = await driven(stage)
+        assert end.status is Status.COMPLETED
+        assert RESULT_GRACE_S <= stage.loop.time() - begun - 7.0 < RESULT_GRACE_S + 3.0
+        assert not stage.world.boxes
+
+    play(1, acts())
+
+
+def test_a_log_at_its_bound_ends_the_run_even_if_the_agent_falls_silent() -> None:
+    async def acts() -> None:
+        stage = Stage(Script(pieces=[(0.1, b"say m %s\n" % (b"x" * 300))] * 30 + [(9999.0, b"")]))
+        begun = stage.loop.time()
+        end = await driven(stage, max_log_bytes=4000)
+        assert end.status is Status.FAILED
+        assert code(stage) == "log_limit"
+        assert stage.loop.time() - begun < 10.0
+        assert (
+            journal_band(stage) == translate(RUN, THREAD, bytes(stage.world.journals[RUN]))[: len(journal_band(stage))]
+        )
+
+    play(1, acts())
+
+
+@pytest.mark.parametrize("away_s", [5.0, 25.0])
+def test_a_host_that_returns_while_we_follow_is_waited_for(away_s: float) -> None:
+    async def acts() -> None:
+        stage = Stage(Script(pieces=[(1.0, b"say m a\n")] * 40 + [(1.0, b"result\n")]))
+        shard = await stage.open()
+        await shard.submit(create())
+        driving = asyncio.create_task(stage.drive(shard))
+        await elapse(10.0)
+        stage.world.weather.unreachable = True
+        await elapse(away_s)
+        stage.world.weather.unreachable = False
+        assert (await driving).status is Status.COMPLETED
+        assert journal_band(stage) == translate(RUN, THREAD, b"say m a\n" * 40 + b"result\n")
+        assert stage.head().driver_epoch == 1
+
+    play(1, acts())
+
+
+def test_a_host_that_stays_away_while_we_follow_ends_the_run() -> None:
+    async def acts() -> None:
+        stage = Stage(Script(pieces=FOREVER))
+        shard = await stage.open()
+        await shard.submit(create())
+        driving = asyncio.create_task(stage.drive(shard))
+        await elapse(10.0)
+        stage.world.weather.unreachable = True
+        begun = stage.loop.time()
+        await driving
+        assert code(stage) == "sandbox_unreachable"
+        assert 30.0 <= stage.loop.time() - begun < 40.0
+        assert stage.head().destroy_pending
+
+    play(1, acts())
+
+
+def test_a_sandbox_that_is_gone_while_we_follow_ends_the_run_after_what_was_read() -> None:
+    async def acts() -> None:
+        stage = Stage(Script(pieces=FOREVER))
+        shard = await stage.open()
+        await shard.submit(create())
+        driving = asyncio.create_task(stage.drive(shard))
+        await elapse(10.5)
+        await stage.world.destroy(f"sim:{RUN}", "somebody")
+        assert (await driving).status is Status.FAILED
+        assert code(stage) == "sandbox_lost"
+        assert journal_band(stage) == translate(RUN, THREAD, bytes(stage.world.journals[RUN]))
+
+    play(1, acts())

@@ -1,0 +1,194 @@
+"""P15's table: what a successor finds, and what it does about it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+from unit.engine.stage import RUN, Stage, create
+from unit.engine.test_shard import claim
+
+from runtime.core.launch import AgentExit, ExitKind
+from runtime.core.ops import Note, RequestCancel
+from runtime.core.record import CancelReason, Launch, Status
+from runtime.engine.preparing import reaching
+from runtime.errors import SandboxUnreachable
+from runtime.ports import LaunchSpec
+from runtime.testing.sim_agent import Script
+from runtime.testing.sim_loop import elapse, play
+from runtime.testing.sim_sandbox import SimProvider
+from runtime.testing.sim_world import Box
+
+KEY = f"sim:{RUN}"
+SCRIPT = Script(pieces=[(0.1, b"say m hello\n"), (0.1, b"result\n")])
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is recorded and what exists; what a successor then asks of the world, and how the run ends."""
+
+    name: str
+    launch: Launch
+    sandbox: str  # none | empty | running | exited | lost
+    asked: list[str]
+    status: Status
+    code: str | None = None
+
+
+COMPLETED, FAILED = Status.COMPLETED, Status.FAILED
+ROWS = [
+    Row("no key: create and launch", Launch.NONE, "none", ["create", "launch"], COMPLETED),
+    Row("key, nothing there: create and launch", Launch.KEYED, "none", ["create", "launch"], COMPLETED),
+    Row("key, an empty sandbox: launch", Launch.KEYED, "empty", ["launch"], COMPLETED),
+    Row("intended, an empty sandbox: launch", Launch.INTENDED, "empty", ["launch"], COMPLETED),
+    Row("intended, nothing there: lost", Launch.INTENDED, "none", [], FAILED, "sandbox_lost"),
+    Row("launched, lock held: follow", Launch.INTENDED, "running", [], COMPLETED),
+    Row("launched, not yet known to be intended: follow", Launch.KEYED, "running", [], COMPLETED),
+    Row("lock free, exit recorded: finish", Launch.INTENDED, "exited", [], COMPLETED),
+    Row("lock free, still running: lost", Launch.INTENDED, "lost", [], FAILED, "agent_lost"),
+]
+
+
+def box_of(stage: Stage, kind: str) -> None:
+    if kind == "none":
+        return
+    box = stage.world.boxes[KEY] = Box(KEY)
+    if kind == "empty":
+        return
+    assert box.link()
+    if kind == "running":
+        box.lock_held = True
+        stage.world._start(box, LaunchSpec(argv=("sim", RUN), env={}))
+        return
+    box.journal += SCRIPT.output
+    stage.world.journals[RUN] = box.journal
+    if kind == "exited":
+        box.exit = AgentExit(kind=ExitKind.EXITED, journal_length=len(box.journal), code=0)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_successor_finds(row: Row) -> None:
+    async def acts() -> None:
+        stage = Stage(SCRIPT)
+        asked: list[str] = []
+        stage.world.watch = lambda kind, _run_id, _by: asked.append(kind)
+        shard = await stage.open()
+        await shard.submit(create())
+        await shard.submit(claim())
+        if row.launch is not Launch.NONE:
+            await shard.submit(Note(run_id=RUN, epoch=1, sandbox_key=KEY, launch=row.launch))
+        box_of(stage, row.sandbox)
+        asked.clear()
+        end = await stage.drive(shard, 1, "successor")
+        assert end.status is row.status
+        head = stage.head()
+        assert (head.error.code if head.error else None) == row.code
+        asks = [kind[4:] for kind in asked if kind.startswith("ask ")]
+        assert asks == [*row.asked, "destroy"]
+        assert head.launch is Launch.INTENDED
+        assert head.sandbox_key == KEY
+        assert not stage.world.boxes
+
+    play(1, acts())
+
+
+def test_what_may_happen_is_on_the_record_before_it_does() -> None:
+    async def acts() -> None:
+        stage = Stage(SCRIPT)
+        seen: dict[str, tuple[str | None, Launch]] = {}
+
+        def watch(kind: str, _run_id: str, _by: str) -> None:
+            seen[kind] = (stage.head().sandbox_key, stage.head().launch)
+
+        stage.world.watch = watch
+        shard = await stage.open()
+        await shard.submit(create())
+        await stage.drive(shard)
+        assert seen["ask create"] == (KEY, Launch.KEYED)
+        assert seen["ask launch"] == (KEY, Launch.INTENDED)
+
+    play(1, acts())
+
+
+def test_a_create_whose_answer_was_lost_makes_no_second_sandbox() -> None:
+    async def acts() -> None:
+        stage = Stage(SCRIPT)
+        stage.world.weather.lose = 0.6
+        done: list[str] = []
+        stage.world.watch = lambda kind, _run_id, _by: done.append(kind)
+        shard = await stage.open()
+        await shard.submit(create())
+        end = await stage.drive(shard)
+        assert end.status is not None
+        assert done.count("create") == 1
+        assert done.count("launch") == 1
+
+    for seed in range(8):
+        play(seed, acts())
+
+
+def test_a_host_that_returns_in_time_is_waited_for() -> None:
+    async def acts() -> None:
+        stage = Stage(SCRIPT)
+        stage.world.weather.unreachable = True
+        shard = await stage.open()
+        await shard.submit(create())
+        driving = asyncio.create_task(stage.drive(shard))
+        await elapse(20.0)
+        stage.world.weather.unreachable = False
+        assert (await driving).status is COMPLETED
+        assert stage.head().driver_epoch == 1
+
+    play(1, acts())
+
+
+def test_a_host_that_stays_away_ends_the_run_and_keeps_the_destroy() -> None:
+    async def acts() -> None:
+        stage = Stage(SCRIPT)
+        stage.world.weather.unreachable = True
+        shard = await stage.open()
+        await shard.submit(create())
+        begun = stage.loop.time()
+        end = await stage.drive(shard)
+        assert 30.0 <= stage.loop.time() - begun < 40.0
+        assert end.status is FAILED
+        head = stage.head()
+        assert head.error is not None
+        assert (head.error.code, head.destroy_pending) == ("sandbox_unreachable", True)
+
+    play(1, acts())
+
+
+@pytest.mark.parametrize("slow_s", [0.0, 2.0])
+def test_a_cancel_in_the_middle_of_a_create_leaves_no_sandbox(slow_s: float) -> None:
+    async def acts() -> None:
+        stage = Stage(SCRIPT)
+        stage.world.weather.slow_s = slow_s
+        shard = await stage.open()
+        await shard.submit(create())
+        asked = asyncio.Event()
+        stage.world.watch = lambda kind, _run_id, _by: asked.set() if kind == "ask create" else None
+        driving = asyncio.create_task(stage.drive(shard))
+        await asked.wait()
+        await shard.submit(RequestCancel(run_id=RUN, reason=CancelReason.USER))
+        end = await driving
+        await elapse(20.0)
+        assert end.status is Status.ABORTED
+        assert not stage.world.boxes
+        assert not stage.head().destroy_pending
+
+    for seed in range(20):
+        play(seed, acts())
+
+
+def test_an_unreachable_host_is_asked_for_so_long_and_no_longer() -> None:
+    async def acts() -> None:
+        stage = Stage()
+        stage.world.weather.unreachable = True
+        provider = SimProvider(stage.world, "test")
+        with pytest.raises(SandboxUnreachable):
+            await reaching(lambda: provider.resume(KEY), stage.loop, 10.0)
+        assert 10.0 <= stage.loop.time() < 12.5
+
+    play(1, acts())
