@@ -1,0 +1,254 @@
+"""Runs from Python, over actor handles: start, attach, cancel, find, status.
+
+    client = Client(data_dir=".outlast")                     # or Client(address=..., namespace=...)
+    run_id = await client.start("make the tests pass", harness="claude-code")
+    async for offset, chunk in client.attach(run_id):
+        ...                                                  # leave whenever you like, come back with that offset
+
+Leaving `attach` detaches and never cancels (I6). An offset is opaque; the same one works over HTTP. `SyncClient` has
+the same methods without `await`. Every call may be repeated: the same `start` joins the same run (I9).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import ray
+
+from actors.cluster import RayCluster
+from actors.compose import harnesses
+from actors.segments import RaySegmentReader
+from actors.viewers import Viewers
+from runtime.core.chunk import decode_chunk
+from runtime.core.ids import Offset, RunId, ThreadId
+from runtime.core.ops import Refusal, RequestCancel, to_error
+from runtime.core.record import CancelReason, to_wire
+from runtime.engine.admission import Options, create_op, find_harness
+from runtime.engine.authority import repeat
+from runtime.engine.tails import skip
+from runtime.errors import InputInvalid, InstanceNotFound, OffsetGone, OutlastError, RunNotFound
+from runtime.ports import ReadReply
+from runtime.settings import Settings
+
+T = TypeVar("T")
+OWNER = "local"
+PARK_S = 20.0
+CHUNK = dict[str, Any]
+
+
+class Client:
+    """One Python process's way to an instance. Use it on one event loop; `close` it at the end."""
+
+    def __init__(
+        self, *, data_dir: str | None = None, address: str | None = None, namespace: str | None = None
+    ) -> None:
+        """Join the Ray of the instance in `data_dir`, or at `address`; one that this process has joined is used.
+
+        Raises InstanceNotFound."""
+        if data_dir is not None and (address is None or namespace is None):
+            found_address, found_namespace = _read_instance(Path(data_dir))
+            address, namespace = address or found_address, namespace or found_namespace
+        self._settings: Settings | None = None
+        place = Settings(namespace=namespace or Settings().namespace)
+        if not ray.is_initialized():
+            ray.init(address=address or "auto", namespace=place.namespace, log_to_driver=False)
+        self._cluster = RayCluster(place, deployment="")
+        self._segments = RaySegmentReader()
+        self._stopped = asyncio.Event()
+        self._viewers = Viewers(self._cluster, f"python-{uuid.uuid4().hex}", self._stopped)
+        self._pushing: asyncio.Task[None] | None = None
+
+    async def close(self) -> None:
+        """Stop telling who watches. Runs go on."""
+        self._stopped.set()
+        if self._pushing is not None:
+            await self._pushing
+
+    async def start(
+        self,
+        message: str,
+        *,
+        run_id: str | None = None,
+        thread_id: str | None = None,
+        harness: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Start a run, or join the one that this very call has started before; return its id.
+
+        `options` are further `forwardedProps` of the harness. Raises RequestError (InputInvalid, RunExists,
+        ThreadActive, TooMany), StoreError."""
+        run_id = str(RunId.parse(run_id or f"run-{uuid.uuid4()}"))
+        thread_id = str(ThreadId.parse(thread_id or f"thread-{run_id}"[:128]))
+        props = {**(options or {}), **({"harness": harness} if harness else {})}
+        settings = await self._instance_settings()
+        chosen = find_harness(harness or settings.harness, harnesses(settings))
+        asked = {
+            "threadId": thread_id,
+            "runId": run_id,
+            "messages": [{"id": f"{run_id}-user"[:128], "role": "user", "content": message}],
+            "forwardedProps": props,
+        }
+        chosen.validate(asked)
+        op = create_op(run_id, thread_id, OWNER, asked, _options(props), settings, chosen)
+        outcome = await repeat(lambda: self._cluster.shard(run_id).submit(op))
+        if isinstance(outcome, Refusal):
+            raise to_error(outcome)
+        await self._tell(self._cluster.supervisor().start(run_id))
+        return run_id
+
+    async def attach(self, run_id: str, offset: str = "-1") -> AsyncGenerator[tuple[str, CHUNK], None]:
+        """Yield (offset after the chunk, chunk) past `offset`, until the log is closed.
+
+        Counts as a viewer meanwhile. Raises RunNotFound, InputInvalid `offset_invalid`, OffsetGone."""
+        parsed = Offset.parse(offset)
+        with self._viewers.watching(run_id):
+            if not await repeat(lambda: self._viewers.attach(run_id)):
+                raise RunNotFound(run_id)
+            self._push()
+            await self._tell(self._cluster.supervisor().ensure(run_id))
+            at = parsed.position if parsed is not None else await self._tail(run_id)
+            while True:
+                reply, chunks = await self._read(run_id, at)
+                if reply.next < at:
+                    raise OffsetGone(offset, str(Offset(reply.generation, reply.next)))
+                for data in chunks:
+                    at += 1
+                    yield str(Offset(reply.generation, at)), decode_chunk(data)
+                if reply.closed:
+                    return
+
+    async def _tail(self, run_id: str) -> int:
+        stored = await repeat(lambda: self._cluster.shard(run_id).record(run_id))
+        return 0 if stored is None else stored[0].next_seq
+
+    async def cancel(self, run_id: str) -> None:
+        """Stop a run; returns once that is recorded. Nothing happens to one that has ended. Raises RunNotFound."""
+        op = RequestCancel(run_id=run_id, reason=CancelReason.USER)
+        outcome = await repeat(lambda: self._cluster.shard(run_id).submit(op))
+        if isinstance(outcome, Refusal):
+            raise to_error(outcome)
+        await self._tell(self._cluster.supervisor().cancel(run_id))
+
+    async def find(self, thread_id: str) -> str | None:
+        """Return the id of the thread's active run."""
+        head = await repeat(lambda: self._cluster.shards()[0].find_active(OWNER, thread_id))
+        return None if head is None else head.run_id
+
+    async def status(self, run_id: str) -> dict[str, Any]:
+        """Return the record with its claims. Raises RunNotFound."""
+        stored = await repeat(lambda: self._cluster.shard(run_id).record(run_id))
+        if stored is None:
+            raise RunNotFound(run_id)
+        return to_wire(*stored, claims=True)
+
+    async def _read(self, run_id: str, at: int) -> tuple[ReadReply, list[bytes]]:
+        """Return a reply and its chunks past `at`; a segment that is lost is read from the store instead (P14)."""
+        shard = self._cluster.shard(run_id)
+        reply = await repeat(lambda: shard.read(run_id, at, PARK_S))
+        pieces: list[tuple[int, bytes]] = []
+        for sealed in reply.segments:
+            data = await self._segments.get(sealed.ref)
+            if data is None:
+                reply = await repeat(lambda: shard.read(run_id, at, 0, inline=True))
+                pieces = []
+                break
+            pieces.append((sealed.start, data))
+        if reply.tail_count:
+            pieces.append((reply.tail_start, reply.tail))
+        chunks: list[bytes] = []
+        for start, data in pieces:
+            chunks += skip(data, max(0, at + len(chunks) - start)).split(b"\n")
+        return reply, chunks
+
+    async def _instance_settings(self) -> Settings:
+        """Return the instance's own settings: its bounds hold for runs from here too."""
+        if self._settings is None:
+            self._settings = await repeat(self._cluster.supervisor().settings)
+        return self._settings
+
+    def _push(self) -> None:
+        if self._pushing is None:
+            self._pushing = asyncio.create_task(self._viewers.push_forever())
+
+    async def _tell(self, call: Coroutine[Any, Any, None]) -> None:
+        """Tell the supervisor; what it does not hear, it finds by lease (I7)."""
+        with suppress(OutlastError):
+            await call
+
+
+def _options(props: Mapping[str, Any]) -> Options:
+    known = {name: value for name, value in props.items() if name in _OPTION_NAMES}
+    try:
+        return msgspec.convert(known, Options)
+    except msgspec.ValidationError as error:
+        raise InputInvalid(f"options: {error}", code="option_invalid", field="options") from None
+
+
+_OPTION_NAMES = frozenset(Options.__struct_encode_fields__)
+
+
+def _read_instance(data_dir: Path) -> tuple[str, str]:
+    try:
+        info = msgspec.json.decode((data_dir / "instance.json").read_bytes())
+        return str(info["rayAddress"]), str(info["namespace"])
+    except (OSError, msgspec.DecodeError, KeyError, TypeError) as error:
+        raise InstanceNotFound(f"No instance runs in {data_dir}. Start one with `outlast serve`.") from error
+
+
+class SyncClient:
+    """`Client` for code without an event loop: the same methods, made by one adapter."""
+
+    def __init__(self, **place: str | None) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="outlast client", daemon=True)
+        self._thread.start()
+        self._client = self._await(_make(place))
+
+    def close(self) -> None:
+        """Stop; runs go on."""
+        self._await(self._client.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def start(self, message: str, **options: Any) -> str:
+        """See `Client.start`."""
+        return self._await(self._client.start(message, **options))
+
+    def attach(self, run_id: str, offset: str = "-1") -> Iterator[tuple[str, CHUNK]]:
+        """See `Client.attach`."""
+        chunks = self._client.attach(run_id, offset)
+        try:
+            while (item := self._await(_next(chunks))) is not None:
+                yield item
+        finally:
+            self._await(chunks.aclose())
+
+    def cancel(self, run_id: str) -> None:
+        """See `Client.cancel`."""
+        self._await(self._client.cancel(run_id))
+
+    def find(self, thread_id: str) -> str | None:
+        """See `Client.find`."""
+        return self._await(self._client.find(thread_id))
+
+    def status(self, run_id: str) -> dict[str, Any]:
+        """See `Client.status`."""
+        return self._await(self._client.status(run_id))
+
+    def _await(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+async def _make(place: dict[str, str | None]) -> Client:
+    return Client(**place)
+
+
+async def _next(chunks: AsyncGenerator[tuple[str, CHUNK], None]) -> tuple[str, CHUNK] | None:
+    return await anext(chunks, None)
