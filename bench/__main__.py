@@ -18,48 +18,14 @@ import platform
 import sys
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 
-import delivery
-import memory
-import pure
-import stale
-import starting
-import takeovers
-import throughput
+from measurements import Group, choose
 from rows import ROWS, Figures, Row, as_json, as_text
-from served import Measure, instance
+from served import instance
 
 BUILD = Path("build")
-
-
-@dataclass(frozen=True)
-class Group:
-    """Rows that one measurement brings; `served` is the kind of instance that it needs."""
-
-    rows: tuple[str, ...]
-    measure: Measure | None = None
-    alone: Callable[[bool], Awaitable[Figures]] | None = None
-    cold: bool = False
-
-
-GROUPS = (
-    Group(("post_first_byte_p50_ms", "post_first_text_p50_ms"), starting.starting),
-    Group(("delivery_20_p50_ms", "delivery_20_p99_ms"), delivery.deliver(20)),
-    Group(("delivery_200_p50_ms", "delivery_200_p99_ms"), delivery.deliver(200)),
-    Group(("run_actor_uss_mb",), memory.run_actor),
-    Group(("takeover_p50_ms", "takeover_p99_ms"), takeovers.warm),
-    Group(("takeover_66k_ms",), takeovers.long_log),
-    Group(("one_run_chunks_per_s",), throughput.one_run),
-    Group(("twenty_runs_chunks_per_s",), throughput.twenty_runs),
-    Group(("viewers200_p99_ms",), delivery.viewers),
-    Group(("stale_appends",), stale.stale),
-    Group(("takeover_cold_p50_ms", "takeover_cold_p99_ms"), takeovers.cold, cold=True),
-    Group(("translate_lines_per_s",), alone=pure.translate),
-    Group(("align_chunks_per_s", "align_fingerprint_chunks_per_s"), alone=pure.align),
-)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,14 +43,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     figures = asyncio.run(_measure(groups, build, chosen.quick))
     _report(rows, figures, begun, load)
     return 0 if all(row.name in figures and row.met(figures[row.name].value) for row in rows) else 1
-
-
-def choose(names: Sequence[str]) -> list[Group]:
-    """Return the groups that bring `names`; all of them if there are none. Ends the program on an unknown name."""
-    known = {row.name for row in ROWS}
-    if unknown := [name for name in names if name not in known]:
-        sys.exit(f"bench: no row {', '.join(unknown)}; the rows are: {', '.join(row.name for row in ROWS)}")
-    return [group for group in GROUPS if not names or set(names) & set(group.rows)]
 
 
 async def _measure(groups: Sequence[Group], build: Path, quick: bool) -> Figures:

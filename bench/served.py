@@ -38,6 +38,7 @@ class Served:
     def __init__(self, url: str, folder: Path) -> None:
         self.url = url
         self.folder = folder
+        self.data_dir = folder / "data"
 
     # --- runs ---
 

@@ -1,36 +1,43 @@
 """Whether a driver that slept through its own replacement can still write: `stale_appends`, of 40 trials.
 
-A run streams 20 lines a second; its driver's process is stopped (SIGSTOP); its lease runs out, a successor claims and
-appends; the sleeper is continued (SIGCONT) and finds its journal's backlog. A trial counts if the sleeper tried: the
-shard counts every append that it refuses, and a driver is refused at most once, since it latches. Several runs share a
-round. Sleepers that were gone before they could be continued, or did not try, are left out; rounds go on until there
-are enough.
+A run's agent prints 20 lines a second. Its driver's process is stopped (SIGSTOP); its lease runs out; the shard's
+sweep finds that and the supervisor makes a successor, which claims and appends; a client attaches; the sleeper is
+continued (SIGCONT) and finds its journal's backlog. Several runs share a round. `cut_off.py` says why these drivers
+have names of their own.
 
-A trial is stale if the first claim has more chunks after the sleeper woke than before, or the client, which stays
-attached, was shown a line twice, out of order or not at all.
+A trial counts if the sleeper tried: the shard counts every append that it refuses, a driver latches at its first
+refusal and so is refused once, and nothing else is refused meanwhile. Sleepers that did not try are left out; rounds go
+on until there are enough.
+
+A trial is stale if the sleeper's claim has more chunks after it woke than before, or the client was shown a line twice,
+out of order or not at all.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import signal
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rows import Figure, Figures
-from served import TEXT, Served, new_run
+from served import Served, new_run
 from sse_client import BenchError, Stream
 
 TRIALS, QUICK_TRIALS = 40, 4
 RUNS = 8  # in one round
-MAX_ROUNDS = 12
+MAX_ROUNDS = 10
 RATE, LINES = 20, 2_000
 AWAKE_S = 3.0
-TAKEOVER_TIMEOUT_S = 60
+TIMEOUT_S = 60
 SEED = 40
+REFUSED = "outlast_appends_refused_total"
+STARTER = Path(__file__).with_name("cut_off.py")
 
 
 async def stale(served: Served, quick: bool) -> Figures:
@@ -50,19 +57,19 @@ async def stale(served: Served, quick: bool) -> Figures:
 
 
 async def _round(served: Served, runs: int, nap_s: float) -> tuple[int, int]:
-    """Return how many sleepers tried to append, and how many of them changed the log."""
+    """Return how many sleepers tried to append, and how many trials went wrong."""
     ids = [new_run() for _ in range(runs)]
-    streams = [await served.replay(run_id, LINES, rate=RATE) for run_id in ids]
-    await asyncio.gather(*(stream.until(TEXT) for stream in streams))
+    await _start(served, ids)
+    sleepers = [await _claim(served, run_id, 1) for run_id in ids]
     await asyncio.sleep(nap_s)
-    refused = await served.metric(REFUSED)
-    sleepers = [(await served.record(run_id))["claims"][0] for run_id in ids]
     for sleeper in sleepers:
         os.kill(sleeper["pid"], signal.SIGSTOP)
     try:
-        before = await asyncio.gather(
-            *(_taken_over(served, run_id, sleeper) for run_id, sleeper in zip(ids, sleepers, strict=True))
-        )
+        await asyncio.gather(*(_claim(served, run_id, 2) for run_id in ids))
+        streams = [await served.attach(run_id) for run_id in ids]
+        await asyncio.gather(*(stream.until(b"RUN_STARTED") for stream in streams))
+        before = [(await _claim(served, run_id, 1))["chunks"] for run_id in ids]
+        refused = await served.metric(REFUSED)
     finally:
         for sleeper in sleepers:
             _continue(sleeper)
@@ -70,24 +77,32 @@ async def _round(served: Served, runs: int, nap_s: float) -> tuple[int, int]:
     tried = min(runs, int(await served.metric(REFUSED) - refused))
     wrote = 0
     for run_id, stream, chunks in zip(ids, streams, before, strict=True):
-        after = (await served.record(run_id))["claims"][0]["chunks"]
+        after = (await _claim(served, run_id, 1))["chunks"]
         await served.end(run_id, stream)
         wrote += after != chunks or not _in_order(stream)
     return tried, wrote
 
 
-REFUSED = "outlast_appends_refused_total"
+async def _start(served: Served, ids: list[str]) -> None:
+    prompt = json.dumps({"lines": str(served.session(LINES)), "rate": RATE})
+    starter = await asyncio.create_subprocess_exec(
+        sys.executable, STARTER, served.data_dir, stdin=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    wanted = json.dumps([[run_id, prompt] for run_id in ids]).encode()
+    _, errors = await asyncio.wait_for(starter.communicate(wanted), TIMEOUT_S)
+    if starter.returncode:
+        raise BenchError(f"{STARTER.name} failed: {errors.decode()[-2000:]}")
 
 
-async def _taken_over(served: Served, run_id: str, sleeper: dict[str, Any]) -> int:
-    """Wake the sleeper once its successor has appended; return how many chunks the sleeper's claim had before."""
-    for _ in range(TAKEOVER_TIMEOUT_S * 20):
+async def _claim(served: Served, run_id: str, epoch: int) -> dict[str, Any]:
+    """Return the run's claim of that epoch, once it has appended."""
+    for _ in range(TIMEOUT_S * 10):
         claims = (await served.record(run_id))["claims"]
-        if len(claims) > 1 and claims[1]["firstAppendAt"] is not None:
-            _continue(sleeper)
-            return int(claims[0]["chunks"])
-        await asyncio.sleep(0.05)
-    raise BenchError(f"run {run_id}: its lease ran out and nobody took over within {TAKEOVER_TIMEOUT_S} s")
+        if len(claims) >= epoch and claims[epoch - 1]["firstAppendAt"] is not None:
+            found: dict[str, Any] = claims[epoch - 1]
+            return found
+        await asyncio.sleep(0.1)
+    raise BenchError(f"run {run_id}: no append under epoch {epoch} within {TIMEOUT_S} s")
 
 
 def _continue(sleeper: dict[str, Any]) -> None:

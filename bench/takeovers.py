@@ -68,10 +68,10 @@ async def _trials(served: Served, count: int) -> list[float]:
 
 async def _kill(served: Served, run_id: str, stream: Stream) -> float:
     """Kill the driver of a run that streams; return the ms to its successor's first chunk."""
-    pid = await served.driver_pid(run_id)
+    claims = (await served.record(run_id))["claims"]
     killed_ns = time.time_ns()
-    os.kill(pid, signal.SIGKILL)
-    first = await _first_of_successor(served, run_id)
+    os.kill(claims[-1]["pid"], signal.SIGKILL)
+    first = await _first_of_successor(served, run_id, len(claims))
     await stream.until(b"_%016d\n" % first)
     await asyncio.sleep(SETTLE_S)
     await served.end(run_id, stream)
@@ -80,13 +80,13 @@ async def _kill(served: Served, run_id: str, stream: Stream) -> float:
     return (came_ns - killed_ns) / 1e6
 
 
-async def _first_of_successor(served: Served, run_id: str) -> int:
-    """Return the position after the first chunk of the second claim, once it has one."""
+async def _first_of_successor(served: Served, run_id: str, dead: int) -> int:
+    """Return the position after the first chunk of the first claim after `dead` ones, once it has one."""
     for _ in range(200):
         claims = (await served.record(run_id))["claims"]
-        if len(claims) > 2:
-            raise BenchError(f"{len(claims)} claims after one kill")
-        if len(claims) == 2 and claims[1]["firstAppendAt"] is not None:
-            return int(claims[0]["chunks"]) + 2  # the run's creation has stored one
+        if len(claims) > dead + 1:
+            raise BenchError(f"{len(claims) - dead} claims after one kill")
+        if len(claims) > dead and claims[dead]["firstAppendAt"] is not None:
+            return sum(int(claim["chunks"]) for claim in claims[:dead]) + 2  # the run's creation has stored one
         await asyncio.sleep(0.1)
     raise BenchError(f"run {run_id}: nobody took over within 20 s")
