@@ -36,6 +36,9 @@ from serve_app.ray_environment import default_temp_dir, prepare, proxy_folder
 
 log = logging.getLogger("outlast.serve")
 
+# A run actor takes about 50 MB of its own; the agents and everything else need room too.
+RUN_BYTES = 60 << 20
+RUNS_SHARE_OF_MEMORY = 0.5
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -133,9 +136,15 @@ def data_directory(settings: Settings) -> Iterator[Settings]:
         message = f"{path} is in use by a running instance{where}. Stop it (`outlast stop`) or set OUTLAST_DATA_DIR."
         raise DataDirRefused(message) from None
     try:
-        yield msgspec.structs.replace(settings, data_dir=str(path))
+        yield msgspec.structs.replace(settings, data_dir=str(path), max_runs=settings.max_runs or runs_that_fit())
     finally:
         os.close(lock)
+
+
+def runs_that_fit() -> int:
+    """Return how many active runs this machine's memory bears: OUTLAST_MAX_RUNS if that is 0."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(4, int(total * RUNS_SHARE_OF_MEMORY) // RUN_BYTES)
 
 
 def prepare_store(settings: Settings) -> str:

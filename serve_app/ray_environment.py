@@ -45,6 +45,8 @@ def prepare(temp_dir: str, *, own: bool) -> None:
     env.setdefault("RAY_AUTH_MODE", "disabled")
     env.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     env.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Else Serve puts a queue without a bound between our streams and the connection: no back-pressure, more latency.
+    env.setdefault("RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD", "0")
     if not own:
         return
     make_private(Path(temp_dir))

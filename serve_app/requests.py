@@ -10,10 +10,10 @@ The digest decides whether a repeated POST is the same request. It is made of th
 
     runId                 it is the key, and may be in the header instead
     data                  TanStack's second copy of forwardedProps
-    forwardedProps.env    values are secrets: only the names, sorted, are digested and stored
+    forwardedProps.env    names only, sorted; values in a request are refused, so that no secret is ever stored
     unknown fields        they are ignored
 
-so the same bytes have the same digest, and a fresh secret does not make it another request.
+so the same bytes have the same digest.
 """
 
 from __future__ import annotations
@@ -213,6 +213,13 @@ def _check_last_message(message: schemas.Message) -> None:
 def _stored(body: Mapping[str, Any], env: list[str] | dict[str, str] | None, settings: Settings) -> dict[str, Any]:
     """Return the body as it goes into the record: known fields, and of `env` the names alone."""
     stored = {key: value for key, value in body.items() if key in _KNOWN}
+    if isinstance(env, dict) and any(env.values()):
+        raise InputInvalid(
+            "forwardedProps.env: send an array of names. Their values come from the environment of `outlast serve`; "
+            "values in a request would be lost with the driver that got them, and are not taken.",
+            code="option_invalid",
+            field="forwardedProps.env",
+        )
     if env is not None:
         allowed = settings.listed("agent_env")
         refused = sorted(set(env) - set(allowed))

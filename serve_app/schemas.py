@@ -52,7 +52,7 @@ class ForwardedProps(_Open):
     detached_ttl_s: Seconds | None = Field(None, description="End the run if nobody comes back for so long; 0: never.")
     run_limit_s: Seconds | None = Field(None, description="Longest time the run may take; 0: no limit.")
     env: list[str] | dict[str, str] | None = Field(
-        None, description="Environment variables for the agent, by name; allowed names only. Values are never stored."
+        None, description="Names of environment variables for the agent, out of OUTLAST_AGENT_ENV; no values."
     )
 
 
