@@ -215,7 +215,7 @@ class _Drive:
         exit = await self._exit(follower.no_exit)
         stderr = await self._stderr()
         if self.aligner.remaining:
-            return self._shorter(exit)
+            return self._shorter(exit, follower.cut)
         await self.appender.drain()
         return translator.finish(exit, stderr), exit
 
@@ -239,10 +239,12 @@ class _Drive:
         exit = await self._reaching(self.sandbox.exit)
         return exit or AgentExit(kind=ExitKind.LOST, journal_length=0)
 
-    def _shorter(self, exit: AgentExit) -> tuple[Ending, AgentExit | None]:
+    def _shorter(self, exit: AgentExit, cut: AgentError | None) -> tuple[Ending, AgentExit | None]:
         """The journal ended before the stored log did: lost with its host, or not the same journal (P24)."""
         if exit.kind is ExitKind.LOST:
             return failed("agent_lost", "The agent's host lost the end of its journal; the agent is gone."), exit
+        if cut is not None:
+            return failed_by(cut), exit
         left = self.aligner.remaining
         return failed("journal_diverged", f"The journal's replay ended {left} chunks before the stored log."), exit
 

@@ -16,7 +16,7 @@ from runtime.core.align import BandAligner
 from runtime.core.framing import Framed, Framer
 from runtime.engine.appending import Appender
 from runtime.engine.finishing import failed
-from runtime.errors import SandboxUnreachable
+from runtime.errors import JournalReplayDivergedError, SandboxUnreachable
 from runtime.ports import Clock, Ending, Sandbox, Translator
 
 # An agent that said its result should exit; one CLI stays 5 s after it when offline.
@@ -49,6 +49,7 @@ class Follower:
         limits: Limits,
     ) -> None:
         self.no_exit = False
+        self.cut: JournalReplayDivergedError | None = None  # the partial last line is not what the log holds there
         self._sandbox = sandbox
         self._translator = translator
         self._aligner = aligner
@@ -63,11 +64,15 @@ class Follower:
     async def follow(self) -> Ending | None:
         """Feed the whole journal. Return None at its end, or the ending that a bound demands.
 
-        Sets `no_exit` if the result came and the exit did not. Raises JournalReplayDivergedError and what the
+        Sets `no_exit` if the result came and the exit did not; sets `cut` if the journal ends within a line that the
+        log holds whole, as it does after a crash of its host (P24). Raises JournalReplayDivergedError and what the
         sandbox or the appender raises."""
         stop = await self._follow_to_the_end()
         if stop is None and not self.no_exit:
-            self._feed(self._framer.finish())
+            try:
+                self._feed(self._framer.finish())
+            except JournalReplayDivergedError as error:
+                self.cut = error
         return stop
 
     async def _follow_to_the_end(self) -> Ending | None:
