@@ -41,7 +41,7 @@ class RayRunHandle:
         Unavailable is not dead: then ask again. What does not answer at all is found by its lease."""
         while True:
             try:
-                end: DriveEnd = await call(self.name, self._handle.ended)
+                end: DriveEnd | None = await call(self.name, self._handle.ended)
             except Gone as error:
                 if error.died:
                     raise DriverDied(self.name) from error
@@ -50,8 +50,9 @@ class RayRunHandle:
             except Exception as error:
                 self.kill()
                 raise DriverDied(f"{self.name}: {error!r}") from error
-            self.kill()
-            return end
+            if end is not None:
+                self.kill()
+                return end
 
     async def cancel(self) -> bool:
         """Tell it that a cancel is recorded."""

@@ -39,6 +39,7 @@ OPTIONS: dict[str, Any] = {
     "max_task_retries": 0,
     "max_concurrency": 1000,
 }
+PARK_S = 5.0
 LINGER_S = 10.0  # after the drive's end, for whoever asks how it ended
 
 
@@ -50,6 +51,7 @@ class RunActor:
         self._run_id = run_id
         self._settings = settings
         self._end: Future[DriveEnd] = Future()
+        self._parked: asyncio.Future[DriveEnd] | None = None  # the same, on Ray's loop
         self._loop = asyncio.new_event_loop()
         self._driver = Driver(run_id, self._tools(deployment), this_claimant())
         work = (expected_epoch, ClaimReason(reason))
@@ -86,9 +88,15 @@ class RunActor:
         """Return this actor's id once it runs."""
         return str(ray.get_runtime_context().get_actor_id())
 
-    async def ended(self) -> DriveEnd:
-        """Park until the drive has ended; return how."""
-        return await asyncio.wrap_future(self._end)
+    async def ended(self) -> DriveEnd | None:
+        """Park until the drive has ended; return how, or None after PARK_S: ask again.
+
+        Ray lets a process that is told to go (SIGTERM, graceful exit) end its calls first: one that parks for as long
+        as its run would keep a process that takes no other call any more."""
+        if self._parked is None:
+            self._parked = asyncio.wrap_future(self._end)
+        await asyncio.wait((self._parked,), timeout=PARK_S)
+        return self._parked.result() if self._parked.done() else None
 
     async def status(self) -> dict[str, Any]:
         """Return `{runId, epoch, ending, ended, pid, nodeId}`."""
