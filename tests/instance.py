@@ -7,6 +7,7 @@ driver is named by the claim in its run's record. A test ends only what it finds
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -22,12 +23,13 @@ import leftovers
 from waiting import wait_until
 
 from runtime import process
+from runtime.core.launch import decode_launch
 from runtime.process import ProcessIdentity
 from serve_app import instance_file
 from serve_app.instance_file import InstanceInfo
 from serve_app.ray_environment import free_port
 
-START_S = 60.0  # 8 to 12 s on two idle cores
+START_S = 120.0  # 8 to 12 s on two idle cores
 STOP_S = 30.0  # promised to users (design 8)
 GONE_S = 15.0
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -73,6 +75,8 @@ class Instance:
 
     def start(self, within_s: float = START_S) -> None:
         """Start `outlast serve`; return once runs can be started."""
+        if self.serve is not None:
+            self.serve.wait(GONE_S)
         with self.printed.open("ab") as output:
             self.serve = subprocess.Popen(
                 [OUTLAST, "serve"], cwd="/", env=self.env, stdin=subprocess.DEVNULL, stdout=output, stderr=output
@@ -227,6 +231,14 @@ class Instance:
             int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdecimal() and _carries(folder, key)
         ]
 
+    def recorders(self, run_id: str) -> list[ProcessIdentity]:
+        """Return the recorder of a run, as its launch file names it; empty before the launch."""
+        try:
+            launch = decode_launch((self.sandbox(run_id) / "journal.launch").read_bytes())
+        except FileNotFoundError:
+            return []
+        return [ProcessIdentity(boot_id=launch.boot_id, pid=launch.pid, pid_started_at=launch.pid_started_at)]
+
     def sandbox(self, run_id: str) -> Path:
         """Return the folder of a run's sandbox; only for ids that are their own name."""
         return self.data_dir / "sandboxes" / run_id
@@ -280,10 +292,13 @@ def state(who: ProcessIdentity) -> str:
     return chr(stat[stat.rindex(b")") + 2])
 
 
-def wait_dead(processes: Iterable[ProcessIdentity], what: str, within_s: float = GONE_S) -> None:
-    """Return once every one of these is gone."""
-    left = list(processes)
-    wait_until(lambda: not any(process.alive(who) for who in left), f"the end of {what}", within_s)
+def wait_dead(processes: Iterable[ProcessIdentity], within_s: float = GONE_S) -> None:
+    """Return once every one of these is gone; what stays is named."""
+    left = {who: command_line(who.pid) for who in processes}
+    with contextlib.suppress(TimeoutError):
+        wait_until(lambda: not any(process.alive(who) for who in left), "the end of all", within_s)
+    survivors = [f"{who.pid} {command[:100]}" for who, command in left.items() if process.alive(who)]
+    assert not survivors, survivors
 
 
 def body(run_id: str, script: str, thread_id: str | None = None, **forwarded: Any) -> dict[str, Any]:

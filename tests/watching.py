@@ -14,9 +14,10 @@ from typing import Any, Self
 
 import httpx
 from instance import Instance, body
-from waiting import PAUSE_S, wait_until
+from waiting import wait_until
 
 TERMINAL = ("RUN_FINISHED", "RUN_ERROR")
+RETRY_S = 0.1
 SILENCE_S = 8.0  # of a stream, heartbeats included, before a client takes it for dead
 
 
@@ -79,19 +80,19 @@ class Watch:
     # --- the OS thread ---
 
     def _watch(self) -> None:
-        while not self._closed.is_set() and self.terminal is None and self.refusal is None:
-            method, url, options = self._request()
-            try:
-                timeout = httpx.Timeout(5.0, read=SILENCE_S)
-                with (
-                    httpx.Client(timeout=timeout, trust_env=False) as client,
-                    client.stream(method, url, **options) as response,
-                ):
-                    self._read(response)
-            except (httpx.RemoteProtocolError, httpx.ReadError):
-                self.cuts += 1
-            except httpx.TransportError:
-                self._closed.wait(PAUSE_S * 4)
+        limits = httpx.Limits(max_keepalive_connections=0)
+        timeout = httpx.Timeout(5.0, read=SILENCE_S)
+        with httpx.Client(timeout=timeout, trust_env=False, limits=limits) as client:
+            while not self._closed.is_set() and self.terminal is None and self.refusal is None:
+                method, url, options = self._request()
+                try:
+                    with client.stream(method, url, **options) as response:
+                        self._read(response)
+                except (httpx.RemoteProtocolError, httpx.ReadError):
+                    self.cuts += 1
+                    self._closed.wait(RETRY_S)
+                except httpx.TransportError:
+                    self._closed.wait(RETRY_S)
 
     def _request(self) -> tuple[str, str, dict[str, Any]]:
         url = f"{self._instance.url}/api/chat"
