@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
+import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -50,7 +52,12 @@ def _ray() -> str | None:
 
 def _node() -> str | None:
     absent = [program for program in ("node", "npm") if shutil.which(program) is None]
-    return f"not on the PATH: {', '.join(absent)}" if absent else _ray()
+    if absent:
+        return f"not on the PATH: {', '.join(absent)}"
+    version = subprocess.run(["node", "--version"], capture_output=True, text=True, check=False).stdout.strip()
+    if not re.match(r"v([2-9]\d|\d{3})\.", version):
+        return f"Node 20 or newer is needed, and this is {version or 'none that works'}"
+    return _ray()
 
 
 @dataclass(frozen=True)
@@ -73,7 +80,7 @@ LANES = {
         Lane("project", _nothing, may_start_ray=True),
         Lane("ray", _ray, "run `make test`, which installs requirements/dev.txt", may_start_ray=True),
         Lane("http", _ray, "run `make test`, which installs requirements/dev.txt", may_start_ray=True),
-        Lane("node", _node, "apt-get install nodejs npm", may_start_ray=True),
+        Lane("node", _node, "put Node 20 or newer and its npm on the PATH", may_start_ray=True),
     )
 }
 

@@ -31,11 +31,11 @@ def check_node() -> str:
     """Return the version of Node. Raises SetupError if it or npm is missing, or too old."""
     for program in ("node", "npm"):
         if shutil.which(program) is None:
-            raise SetupError(f"{program} is not on the PATH. On Debian: apt-get install nodejs npm")
+            raise SetupError(f"{program} is not on the PATH")
     version = subprocess.run(["node", "--version"], capture_output=True, text=True, check=False).stdout.strip()
     major = version.removeprefix("v").partition(".")[0]
     if not major.isdecimal() or int(major) < OLDEST:
-        raise SetupError(f"Node {OLDEST} or newer is needed; `node --version` says {version or 'nothing'}.")
+        raise SetupError(f"Node {OLDEST} or newer is needed; `node --version` says {version or 'nothing'}")
     return version
 
 

@@ -80,6 +80,20 @@ def test_stop_is_a_detach_and_a_cancel_is_said(page: Page, tmp_path: Path) -> No
     assert _left(client)["status"] == "ready"
 
 
+def test_a_user_stops_a_run_and_types_on(page: Page) -> None:
+    client = page.open()
+    client.tell(send="echo 1; sleep 1000")
+    client.wait_for(lambda it: _shown(it)[1:] == ["1\n"], "the first line")
+    client.tell(stop=True)
+    client.wait_for(lambda it: it.of("status-change")[-1] == "ready", "the stop")
+    assert page.instance.http.post("/api/chat/cancel", json={"threadId": page.thread_id}).status_code == 204
+    client.tell(send="echo 2")
+    client.wait_for(lambda it: len(it.of("sent")) == 2, "the answer to the second message")
+    state = _left(client)
+    assert [_text(message) for message in state["messages"]] == ["echo 1; sleep 1000", "1\n", "echo 2", "2\n"]
+    assert (state["status"], client.of("error")) == ("ready", [])
+
+
 def test_a_page_that_is_loaded_anew_goes_on_where_the_run_is(page: Page, tmp_path: Path) -> None:
     gate = Gate(tmp_path, before=5, total=9)
     first = page.open(persistence=True)

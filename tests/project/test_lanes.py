@@ -27,8 +27,8 @@ class Suite:
         self.root = root
         (root / "pytest.ini").write_text(INI)
         (root / "tests").mkdir()
-        for name in ("conftest.py", "lanes.py"):
-            shutil.copy(TESTS / name, root / "tests")
+        shutil.copy(TESTS / "lanes.py", root / "tests")
+        (root / "tests" / "conftest.py").write_text('pytest_plugins = ["lanes"]\n')
 
     def write(self, path: str, text: str) -> None:
         """Write one file below tests/."""
@@ -56,8 +56,17 @@ def test_a_lane_that_cannot_run_is_skipped_and_named_at_the_end(suite: Suite) ->
     assert code == 0
     assert "1 passed, 1 skipped" in output
     end = output[output.rindex("= lanes =") :]
-    assert "left out: lane node: not on the PATH: node, npm. To get it: apt-get install nodejs npm" in end
+    assert "left out: lane node: not on the PATH: node, npm. To get it: put Node 20 or newer and" in end
     assert "unit " in end
+
+
+def test_the_node_lane_is_left_out_with_an_old_node(suite: Suite, tmp_path: Path) -> None:
+    suite.write("node/test_b.py", "def test_b(): pass\n")
+    for program in ("node", "npm"):
+        (tmp_path / program).write_text("#!/bin/sh\necho v18.19.0\n")
+        (tmp_path / program).chmod(0o755)
+    _, output = suite.run(PATH=f"{tmp_path}:/usr/bin:/bin")
+    assert "left out: lane node: Node 20 or newer is needed, and this is v18.19.0" in output
 
 
 def test_a_needed_lane_that_cannot_run_fails_the_run(suite: Suite) -> None:
