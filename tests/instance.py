@@ -1,25 +1,25 @@
 """A real instance: `outlast serve` as a process of its own, with Ray, gateway, shard and agents below it.
 
-Everything is found by identity, never by a broad name. What an instance starts inherits its environment, so the data
+Everything is found by identity. What an instance starts inherits its environment, so the data
 directory there names exactly its processes; an agent carries its sandbox's key, which holds the deployment's id; a
 driver is named by the claim in its run's record. A test ends only what it finds in one of these ways.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import httpx
 import leftovers
+from processes import GONE_S, carries_sandbox, command_line, every_process
+from shell_runs import body
 from waiting import wait_until
 
 from runtime import process
@@ -31,7 +31,6 @@ from serve_app.ray_environment import free_port
 
 START_S = 120.0  # 8 to 12 s on two idle cores
 STOP_S = 30.0  # promised to users (design 8)
-GONE_S = 15.0
 CHECKOUT = Path(__file__).resolve().parents[1]
 OUTLAST = Path(sys.executable).with_name("outlast")
 # Silence is short here, so that a heartbeat is worth waiting for; the other bounds are what the tests run into.
@@ -183,7 +182,7 @@ class Instance:
             return record if record["status"] in ("completed", "failed", "aborted") else None
 
         record = wait_until(finished, f"the end of {run_id}", within_s) or {}
-        wait_until(lambda: not self.sandbox(run_id).exists(), f"no sandbox of {run_id} left")
+        wait_until(lambda: not self.left_of(run_id), f"no sandbox of {run_id} left")
         return record
 
     def claims(self, run_id: str) -> list[tuple[int, str]]:
@@ -227,15 +226,15 @@ class Instance:
         key = f"/{mark.read_text().strip()}/".encode()
         if run_id is not None:
             key += f"{run_id}\0".encode()
-        return [
-            int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdecimal() and _carries(folder, key)
-        ]
+        return [pid for pid in every_process() if carries_sandbox(pid, key)]
 
     def recorders(self, run_id: str) -> list[ProcessIdentity]:
         """Return the recorder of a run, as its launch file names it; empty before the launch."""
         try:
             launch = decode_launch((self.sandbox(run_id) / "journal.launch").read_bytes())
         except FileNotFoundError:
+            launch = None
+        if launch is None:
             return []
         return [ProcessIdentity(boot_id=launch.boot_id, pid=launch.pid, pid_started_at=launch.pid_started_at)]
 
@@ -243,78 +242,11 @@ class Instance:
         """Return the folder of a run's sandbox; only for ids that are their own name."""
         return self.data_dir / "sandboxes" / run_id
 
+    def left_of(self, run_id: str) -> list[str]:
+        """Return what there is of a run's sandbox: folders, a half-destroyed one too, and processes."""
+        folders = [name for name in self.sandboxes() if name.partition("_")[0] == run_id]
+        return folders + [command_line(pid) for pid in self.agents(run_id)]
+
     def sandboxes(self) -> list[str]:
         """Return the names of all sandboxes' folders."""
         return sorted(path.name for path in (self.data_dir / "sandboxes").glob("*"))
-
-
-def command_line(pid: int) -> str:
-    """Return how a process calls itself."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""
-
-
-def _carries(folder: Path, key: bytes) -> bool:
-    try:
-        environ = (folder / "environ").read_bytes()
-    except OSError:
-        return False
-    return any(entry.startswith(b"AGENT_SANDBOX=") and key in entry + b"\0" for entry in environ.split(b"\0"))
-
-
-def kill(who: ProcessIdentity) -> None:
-    """SIGKILL that very process and see it gone."""
-    assert process.send(who, signal.SIGKILL), f"{who} was dead before"
-    wait_until(lambda: not process.alive(who), f"the end of {who}")
-
-
-def pause(who: ProcessIdentity) -> None:
-    """SIGSTOP that very process and see it stopped."""
-    assert process.send(who, signal.SIGSTOP), f"{who} was dead before"
-    wait_until(lambda: state(who) in ("T", "gone"), f"the stop of {who}")
-
-
-def resume(who: ProcessIdentity) -> bool:
-    """SIGCONT that very process; False if it has been killed meanwhile."""
-    return process.send(who, signal.SIGCONT)
-
-
-def state(who: ProcessIdentity) -> str:
-    """Return the state letter of a process as /proc says it, or `gone`."""
-    if not process.alive(who):
-        return "gone"
-    try:
-        stat = Path(f"/proc/{who.pid}/stat").read_bytes()
-    except OSError:
-        return "gone"
-    return chr(stat[stat.rindex(b")") + 2])
-
-
-def wait_dead(processes: Iterable[ProcessIdentity], within_s: float = GONE_S) -> None:
-    """Return once every one of these is gone; what stays is named."""
-    left = {who: command_line(who.pid) for who in processes}
-    with contextlib.suppress(TimeoutError):
-        wait_until(lambda: not any(process.alive(who) for who in left), "the end of all", within_s)
-    survivors = [f"{who.pid} {command[:100]}" for who, command in left.items() if process.alive(who)]
-    assert not survivors, survivors
-
-
-def body(run_id: str, script: str, thread_id: str | None = None, **forwarded: Any) -> dict[str, Any]:
-    """Return the body of a POST that runs `script` in a thread of its own."""
-    return {
-        "threadId": thread_id or f"thread-{run_id}",
-        "messages": [{"id": "u1", "role": "user", "content": script}],
-        **({"forwardedProps": forwarded} if forwarded else {}),
-    }
-
-
-def numbered(count: int, per_second: float = 100.0) -> str:
-    """Return a script that prints 1 to `count` at about that rate, and then ends."""
-    return f"i=0; while [ $i -lt {count} ]; do i=$((i+1)); echo $i; sleep {1 / per_second:.4f}; done"
-
-
-def unique(name: str) -> str:
-    """Return a run id that no other test uses."""
-    return f"{name}-{time.monotonic_ns() % 10**10}"

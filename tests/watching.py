@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx
-from instance import Instance, body
+from instance import Instance
+from shell_runs import body
 from waiting import wait_until
 
 TERMINAL = ("RUN_FINISHED", "RUN_ERROR")
@@ -24,7 +25,14 @@ SILENCE_S = 8.0  # of a stream, heartbeats included, before a client takes it fo
 class Watch:
     """Watches one run in an OS thread of its own, over as many responses as it takes; a context manager."""
 
-    def __init__(self, instance: Instance, run_id: str, script: str | None = None, **forwarded: Any) -> None:
+    def __init__(
+        self,
+        instance: Instance,
+        run_id: str,
+        script: str | None = None,
+        thread_id: str | None = None,
+        **forwarded: Any,
+    ) -> None:
         """With `script` the first request is the POST that starts the run, else a GET from the start."""
         self.run_id = run_id
         self.ids: list[str] = []
@@ -34,7 +42,7 @@ class Watch:
         self.heartbeats = 0
         self.refusal: tuple[int, str] | None = None
         self._instance = instance
-        self._body = None if script is None else body(run_id, script, **forwarded)
+        self._body = None if script is None else body(run_id, script, thread_id, **forwarded)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name=f"watch {run_id}", daemon=True)
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from gate import Gate
-from instance import Instance, kill
+from instance import Instance
 from npm_client import NpmClient
+from processes import kill
 from tanstack import Tanstack, types
 from waiting import wait_until
 

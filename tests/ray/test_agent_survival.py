@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from instance import Instance, numbered, unique, wait_dead
+from instance import Instance
+from processes import wait_dead
+from shell_runs import numbered, unique
 from watching import Watch, check_whole
 
 from runtime import process

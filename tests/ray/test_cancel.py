@@ -7,7 +7,9 @@ import time
 from typing import Any
 
 import pytest
-from instance import Instance, kill, numbered, pause, resume, unique, wait_dead
+from instance import Instance
+from processes import kill, pause, resume, wait_dead
+from shell_runs import numbered, unique
 from waiting import wait_until
 from watching import Watch
 
@@ -35,8 +37,7 @@ def check_aborted(instance: Instance, run: str, since: float, bound_s: float) ->
     seconds = time.monotonic() - since
     assert (record["status"], record["error"]["code"], record["cancelReason"]) == ("aborted", "aborted", "user")
     assert seconds < bound_s * BUSY
-    wait_until(lambda: not instance.agents(run), "the end of the agent's processes")
-    wait_until(lambda: not instance.sandbox(run).exists(), "no sandbox")
+    wait_until(lambda: not instance.left_of(run), "nothing left of the sandbox")
     return record
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from instance import Instance, command_line, kill, numbered, unique, wait_dead
+from instance import Instance
+from processes import command_line, kill, wait_dead
+from shell_runs import numbered, unique
 from waiting import wait_until
 from watching import Watch, check_whole
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from instance import Instance, kill, numbered, unique
+from instance import Instance
+from processes import kill
+from shell_runs import numbered, unique
 from watching import Watch, check_whole
 
 LINES = 120

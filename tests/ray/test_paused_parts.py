@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from instance import Instance, numbered, pause, resume, state, unique, wait_dead
+from instance import Instance
+from processes import pause, resume, state, wait_dead
+from shell_runs import numbered, unique
 from waiting import wait_until
 from watching import Watch, check_whole
 

@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from instance import Instance, unique
+from instance import Instance
+from shell_runs import unique
 
 # Prints one JSON value a line. A process of its own, since a process joins one Ray only.
 PROGRAM = """
