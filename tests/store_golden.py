@@ -71,6 +71,7 @@ A_HEAD = Head(
     destroy_pending=True,
     attempts_without_progress=2,
     last_assigned_at=1_700_000_000_005,
+    last_assignment="4.17",
     claims=(
         Claim(
             epoch=1,

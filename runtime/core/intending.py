@@ -106,8 +106,10 @@ def assign(view: View, op: Assign, now_ms: int) -> Decision:
         return Decision(outcome=AlreadyEnded(run_id=op.run_id, status=head.status))
     if not head.needs_driver and not head.cancel_requested:
         return Decision(outcome=NotClaimable(run_id=op.run_id))
+    if op.assignment and op.assignment == head.last_assignment:
+        return Decision(outcome=Assigned(head=head, attempt=head.attempts_without_progress))
     attempt = head.attempts_without_progress + 1
     if attempt > op.max_attempts:
         return Decision(outcome=Exhausted(head=head))
-    assigned = head.with_(attempts_without_progress=attempt, last_assigned_at=now_ms)
+    assigned = head.with_(attempts_without_progress=attempt, last_assigned_at=now_ms, last_assignment=op.assignment)
     return Decision(outcome=Assigned(head=assigned, attempt=attempt), heads=(assigned,))

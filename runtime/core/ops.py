@@ -139,12 +139,13 @@ class OpenSupervisor(Struct, frozen=True, kw_only=True, tag=True):
 
 class Assign(Struct, frozen=True, kw_only=True, tag=True):
     """The supervisor decides that a run gets a new driver (P6, P19): checked against the supervisor's epoch and the
-    run's; counts attempts without progress."""
+    run's; counts attempts without progress. `assignment` names the decision: repeated, it counts once (I9)."""
 
     run_id: str
     expected_epoch: int
     supervisor_epoch: int
     max_attempts: int
+    assignment: str = ""
 
 
 Op = (

@@ -118,6 +118,7 @@ class Supervisor:
         self._watched: dict[str, _Watched] = {}
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._decisions = 0
 
     # --- life ---
 
@@ -266,11 +267,13 @@ class Supervisor:
             self.tally.takeover_seconds += seconds
 
     async def _assign(self, head: Head) -> Assigned | None:
+        self._decisions += 1
         op = Assign(
             run_id=head.run_id,
             expected_epoch=head.driver_epoch,
             supervisor_epoch=self.epoch,
             max_attempts=self._settings.takeover_attempts,
+            assignment=f"{self.epoch}.{self._decisions}",
         )
         outcome = await repeat(lambda: self._shard(head.run_id).submit(op))
         match outcome:
