@@ -125,7 +125,9 @@ def test_an_older_schema_is_migrated_by_set_up_only(path: Path, monkeypatch: pyt
 
 def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     create_store(path, "deployment")
-    broken = sql.Migration(sql.SCHEMA_VERSION + 1, "half of it", ("ALTER TABLE run ADD COLUMN note TEXT", "CREATE TABLE run (x)"))
+    broken = sql.Migration(
+        sql.SCHEMA_VERSION + 1, "half of it", ("ALTER TABLE run ADD COLUMN note TEXT", "CREATE TABLE run (x)")
+    )
     with monkeypatch.context() as patch:
         patch.setattr(sql, "MIGRATIONS", (*sql.MIGRATIONS, broken))
         patch.setattr(sql, "SCHEMA_VERSION", broken.version)
