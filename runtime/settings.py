@@ -67,7 +67,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     takeover_attempts: Annotated[
         int, Meta(ge=1, description="Drivers made without progress before `takeover_exhausted`.")
     ] = 8
-    reap_interval_s: Annotated[float, Meta(gt=0, description="How often what ended runs left behind is looked for.")] = 15.0
+    reap_interval_s: Annotated[float, Meta(gt=0, description="How often leftovers of ended runs are looked for.")] = (
+        15.0
+    )
     sandbox_return_s: Annotated[int, Meta(ge=0, description="How long an unreachable sandbox is waited for.")] = 120
     max_runs: Annotated[int, Meta(ge=0, description="Runs active at once; beyond it 429. 0: as memory allows.")] = 0
     max_body_bytes: Annotated[int, Meta(ge=1024, description="Largest request body.")] = 8 << 20

@@ -188,7 +188,6 @@ class LocalProvider:
                     raise
         return LocalSandbox(home, meta)
 
-
     def _wait_for(self, workspace: Path, key: str) -> None:
         """Return once no other sandbox has the workspace (P18): the one before is usually being destroyed right now.
 
