@@ -40,6 +40,8 @@ SETTINGS = {
     "OUTLAST_MAX_BODY_BYTES": "65536",
     "OUTLAST_MAX_RUNS": "12",
     "OUTLAST_WARM_WORKERS": "2",
+    "OUTLAST_HARNESSES": "spy=spy_harness:SpyHarness",
+    "PYTHONPATH": str(Path(__file__).parent),
 }
 
 
