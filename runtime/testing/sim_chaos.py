@@ -36,6 +36,7 @@ KINDS = {
     "lose segments": (4, 25),
     "sandbox lost": (1, 8),
     "recorder dies": (1, 8),
+    "host crashes": (1, 8),
 }
 HUNG_S = 4.0  # how long a held shard or supervisor keeps its name (P6)
 
@@ -141,6 +142,7 @@ class Chaos:
             "lose segments": self._lose_segments,
             "sandbox lost": self._sandbox_lost,
             "recorder dies": self._recorder_dies,
+            "host crashes": self._host_crashes,
         }
 
     @property
@@ -302,6 +304,11 @@ class Chaos:
         run_id = self._some_run()
         if run_id is not None:
             self._loop.start("", self._world.destroy(PREFIX + run_id, "chaos"))
+
+    def _host_crashes(self) -> None:
+        box = self._world.boxes.get(PREFIX + (self._some_run() or ""))
+        if box is not None:
+            self._world.crash(box)
 
     def _recorder_dies(self) -> None:
         box = self._world.boxes.get(PREFIX + (self._some_run() or ""))

@@ -163,6 +163,8 @@ class Checker:
         if method == "pulse":
             assert isinstance(value, Pulse)
             self._told(process, args[0], refused=value.superseded_by is not None)
+        elif method == "record" and value is not None:
+            self._told(process, args[0], refused=False)
         elif method == "submit" and hasattr(args[0], "run_id"):
             op = args[0]
             self._told(process, op.run_id, refused=isinstance(value, Superseded) and not isinstance(op, Assign))

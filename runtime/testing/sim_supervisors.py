@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from runtime.core.record import Claimant
+from runtime.engine.returning import give_back
 from runtime.engine.supervisor import Supervisor
 from runtime.errors import OutlastError
 from runtime.settings import Settings
@@ -23,8 +24,9 @@ TOLD_TIMEOUT_S = 5.0
 class Office:
     """One life of the supervisor."""
 
-    def __init__(self, process: Process, supervisor: Supervisor) -> None:
+    def __init__(self, process: Process, shard: SimShardClient, supervisor: Supervisor) -> None:
         self.process = process
+        self.shard = shard
         self.supervisor = supervisor
         self.opened: asyncio.Future[None] = process.loop.create_future()
 
@@ -65,17 +67,24 @@ class SimSupervisors:
             clock=self._loop,
             shard_of=lambda _run_id: shard,
         )
-        office = self.current = Office(Process(self._loop, name), supervisor)
+        office = self.current = Office(Process(self._loop, name), shard, supervisor)
         self.all.append(office)
         office.process.start(self._live(office))
 
     async def _live(self, office: Office) -> None:
         await office.supervisor.open()
         office.opened.set_result(None)
+        office.process.start(self._give_back_forever(office))
         await office.supervisor.stale.wait()
         if self.current is office:
             self.current = None
         office.process.kill()
+
+    async def _give_back_forever(self, office: Office) -> None:
+        providers = {"sim": SimProvider(self._world, office.process.name)}
+        while True:
+            await give_back([office.shard], providers)
+            await asyncio.sleep(self._settings.reap_interval_s)
 
     async def tell(self, what: Callable[[Supervisor], Coroutine[Any, Any, Any]]) -> None:
         """Tell the supervisor something, best effort: what is lost is found by lease (I7)."""

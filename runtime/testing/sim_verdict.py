@@ -97,7 +97,8 @@ def _judge_journal(checker: Checker, head: Head, batches: list[Batch], world: Wo
     journal = bytes(world.journals.get(head.run_id, b""))
     expected = translate(head.run_id, head.thread_id, journal)
     band = [data for batch in batches if batch.band is Band.JOURNAL for data in batch.chunks()]
-    if band != expected[: len(band)]:
+    told = translate(head.run_id, head.thread_id, world.told.get(head.run_id, b""))
+    if band != expected[: len(band)] and band != told[: len(band)]:
         at = next(
             (at for at, pair in enumerate(zip(band, expected, strict=False)) if pair[0] != pair[1]), len(expected)
         )
@@ -113,8 +114,9 @@ def _judge_world(checker: Checker, head: Head, world: World) -> None:
     if head.status is Status.COMPLETED and not world.started[run_id]:
         checker.breach("P15", f"{run_id}: completed without an agent")
     box = world.boxes.get(PREFIX + run_id)
-    if box is not None and box.agent_alive and head.status.terminal and not head.destroy_pending:
-        checker.breach("P19", f"{run_id}: {head.status}, its agent lives, and nothing says that it must go")
+    if box is not None and box.launch_file and head.status.terminal:
+        pending = f"destroyPending {head.destroy_pending}, agent alive {box.agent_alive}"
+        checker.breach("P19", f"{run_id}: {head.status}, and its sandbox was not given back ({pending})")
 
 
 def _judge_session(checker: Checker, session: Session, log: list[bytes]) -> None:

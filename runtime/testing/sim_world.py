@@ -61,6 +61,13 @@ class Box:
         self.launch_file = True
         return True
 
+    def crash(self, keep: int) -> None:
+        """Cut the power of its host: all processes are dead, and only `keep` bytes of the journal were on disk."""
+        self.agent_alive = self.lock_held = False
+        if self.exit is None:
+            del self.journal[keep:]
+        self.changed()
+
     def look(self) -> AgentExit | None:
         """Return how the agent ended: as recorded, or lost if the lock is free (P15, P16)."""
         if self.exit is None and self.launch_file and not self.lock_held:
@@ -90,6 +97,7 @@ class World:
         self.boxes: dict[str, Box] = {}
         self.started: Counter[str] = Counter()
         self.journals: dict[str, bytearray] = {}  # of the agent that ran, kept after its sandbox is gone
+        self.told: dict[str, bytes] = {}  # journals as they were before a crash cut them
         self.watch: Callable[[str, str, str], None] = lambda _kind, _run_id, _by: None
         self._rng = random.Random(loop.rng.random())
         self._scripts = scripts
@@ -164,6 +172,12 @@ class World:
                 message=exit.message,
             )
             box.changed()
+
+    def crash(self, box: Box) -> None:
+        """Crash the host of a sandbox."""
+        if box.launch_file and box.exit is None:
+            self.told.setdefault(box.run_id, bytes(box.journal))
+            box.crash(max(0, len(box.journal) - self._rng.randrange(200)))
 
     # --- the way there ---
 
