@@ -24,6 +24,17 @@ HARNESSES = {
     "agui": "runtime.harnesses.agui:AguiHarness",
     "claude-code": "runtime.harnesses.claude_code:ClaudeCodeHarness",
 }
+LOCAL_PROVIDER = "runtime.sandboxes.local:LocalProvider"
+# What a run actor imports before it can claim: 80 ms of a takeover on a busy machine, unless its worker had it before.
+DRIVER_MODULES = (
+    "runtime.engine.driver",
+    "runtime.engine.shard",  # and `actors.segments`: a handle to the shard loads its class
+    "actors.segments",
+    "actors.compose",
+    "actors.history",
+    "actors.identity",
+    "actors.shard_client",
+)
 AGENT_ENV = ("PATH", "HOME", "LANG", "TERM")
 
 
@@ -68,6 +79,12 @@ def named_paths(settings: Settings, setting: str) -> dict[str, str]:
     return paths
 
 
+def preloaded_modules() -> list[str]:
+    """Return the modules that idle workers import at their start. Never `actors.run_actor` or another actor's own:
+    those block imports (`light`) that a worker which is to be a gateway replica needs."""
+    return [*DRIVER_MODULES, *(path.partition(":")[0] for path in (LOCAL_PROVIDER, *HARNESSES.values()))]
+
+
 def harnesses(settings: Settings) -> Mapping[str, Harness]:
     """Return every harness by name."""
     paths = {**HARNESSES, **named_paths(settings, "harnesses")}
@@ -88,7 +105,7 @@ def providers(settings: Settings, deployment: str) -> Mapping[str, SandboxProvid
 
 
 def _make_local(settings: Settings, deployment: str) -> SandboxProvider:
-    make = load_attribute("runtime.sandboxes.local:LocalProvider", "sandbox")
+    make = load_attribute(LOCAL_PROVIDER, "sandbox")
     root = settings.data_path
     local: SandboxProvider = make(root / "sandboxes", deployment, root / "workspaces")
     return local

@@ -16,6 +16,7 @@ import logging  # noqa: E402
 import os  # noqa: E402
 import threading  # noqa: E402
 from concurrent.futures import Future  # noqa: E402
+from functools import cache  # noqa: E402
 from typing import Any  # noqa: E402
 
 import ray  # noqa: E402
@@ -122,8 +123,13 @@ class RunActor:
         return await asyncio.wrap_future(asked)
 
 
+@cache
+def _actor() -> Any:
+    """Return the actor class, made once: Ray pickles and exports each new one anew, 10 ms of every start."""
+    return ray.remote(**OPTIONS)(RunActor)
+
+
 def create(run_id: str, expected_epoch: int, reason: ClaimReason, settings: Settings, deployment: str) -> Any:
     """Make the run's actor. Raises ActorAlreadyExistsError (a ValueError) while the name is taken."""
-    actor = ray.remote(**OPTIONS)(RunActor)
     options = {"name": run_name(run_id), "namespace": settings.namespace}
-    return actor.options(**options).remote(run_id, expected_epoch, reason.value, settings, deployment)
+    return _actor().options(**options).remote(run_id, expected_epoch, reason.value, settings, deployment)

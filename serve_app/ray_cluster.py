@@ -21,6 +21,7 @@ from ray.exceptions import RayError
 from actors import supervisor_actor
 from actors.calls import Gone, call, find, kill
 from actors.cluster import RayCluster
+from actors.compose import preloaded_modules
 from actors.names import SUPERVISOR, shard_name
 from runtime.errors import InstanceError, RayUnreachable
 from runtime.settings import Settings
@@ -80,6 +81,9 @@ class RayInstance:
             "_system_config": {
                 "num_workers_soft_limit": 300,
                 "idle_worker_killing_time_threshold_ms": 600_000_000,
+                "preload_python_modules": preloaded_modules(),
+                # Ray's own is 15: then drivers, shard and gateway wait behind whatever else the machine does.
+                "worker_niceness": 0,
             },
         }
 

@@ -134,8 +134,14 @@ class LogStream(Response):
     # --- one pump per stream ---
 
     async def _pump(self, send: Send, group: asyncio.TaskGroup) -> None:
+        attached = group.create_task(self._attach())
         try:
-            await self._prepare(send, group)
+            if self._view.known is None:
+                await self._begin(send, attached)
+            else:
+                # The run is this request's own and not detached yet: its first byte need not wait (P20).
+                attached.add_done_callback(self._attached_late)
+                await self._start(send)
             await self._serve(send, group)
             self._ending = Ending.END
         except OSError:
@@ -146,20 +152,23 @@ class LogStream(Response):
         except Exception:
             self._ending = Ending.CUT
             log.exception("a stream of run %s is cut", self._view.run_id)
-
-    async def _prepare(self, send: Send, group: asyncio.TaskGroup) -> None:
-        """Send the headers, at the latest after PATIENCE_S, and return when the viewer is attached (P20)."""
-        attached = group.create_task(self._attach())
-        try:
-            await asyncio.wait([attached], timeout=PATIENCE_S)
-            await self._start(send)
-            while not attached.done():
-                await send({"type": "http.response.body", "body": self._view.format.heartbeat, "more_body": True})
-                await asyncio.wait([attached], timeout=self._beat_s)
         finally:
             attached.cancel()
+
+    async def _begin(self, send: Send, attached: asyncio.Task[Exception | None]) -> None:
+        """Send the headers, at the latest after PATIENCE_S, and return when the viewer is attached (P20)."""
+        await asyncio.wait([attached], timeout=PATIENCE_S)
+        await self._start(send)
+        while not attached.done():
+            await send({"type": "http.response.body", "body": self._view.format.heartbeat, "more_body": True})
+            await asyncio.wait([attached], timeout=self._beat_s)
         if (error := attached.result()) is not None:
             raise error
+
+    def _attached_late(self, attached: asyncio.Task[Exception | None]) -> None:
+        if not attached.cancelled() and (error := attached.result()) is not None:
+            log.info("a stream of run %s is cut: %s", self._view.run_id, error)
+            self.cut()
 
     async def _attach(self) -> Exception | None:
         try:

@@ -44,7 +44,10 @@ LOADED = {
         "appending authority clock cold committer doubt driver finishing following leases preparing "
         "shard tails viewers watchlist"
     ),
-    "runtime.harnesses": "endings options prompt shell",
+    # All harnesses: idle workers load them before they know which one they will need.
+    "runtime.harnesses": (
+        "agui claude_blocks claude_code claude_line claude_result claude_stream endings json_line options prompt shell"
+    ),
     "runtime.sandboxes": "command follow launcher local recorder recording strays",
 }
 
