@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -31,6 +32,7 @@ log = logging.getLogger("outlast.serve")
 
 OBJECT_STORE_BYTES = 256 << 20  # segments only, and they spill
 START_TIMEOUT_S = 60
+CONNECT_S = 5.0
 # Above what replicas accept as streams, so that our own bound answers with 429 instead of Serve's queue.
 SPARE_REQUESTS = 200
 
@@ -53,6 +55,8 @@ class RayInstance:
 
     def start(self) -> None:
         """Start or join Ray, make the supervisor and through it the shards. Raises RayUnreachable, StoreRefused."""
+        if not self._own:
+            _check_address(self.settings.ray_address)
         try:
             context: Any = ray.init(**self._init_options())
         except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
@@ -155,3 +159,19 @@ class RayInstance:
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._loop.run_until_complete(work)
+
+
+def _check_address(address: str) -> None:
+    """Raise RayUnreachable if nobody listens at `host:port`: Ray itself would try for longer than a minute.
+
+    Anything else (`auto`) is Ray's own to find."""
+    host, _, port = address.rpartition(":")
+    if not host or "://" in host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise RayUnreachable(
+            f"No Ray answers at {address} ({why}). Start one, or unset OUTLAST_RAY_ADDRESS."
+        ) from error
