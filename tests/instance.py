@@ -80,7 +80,13 @@ class Instance:
             self.serve.wait(GONE_S)
         with self.printed.open("ab") as output:
             self.serve = subprocess.Popen(
-                [OUTLAST, "serve"], cwd="/", env=self.env, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                [OUTLAST, "serve"],
+                cwd="/",
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # a process group of its own, which a test may signal as a terminal would
             )
         wait_until(lambda: self.exit_code is not None or self._begun(), "instance.json of this serve", within_s)
         assert self.exit_code is None, self.said

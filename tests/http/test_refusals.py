@@ -43,7 +43,7 @@ def test_a_body_that_is_no_json_object_is_400(instance: Instance, path: str, con
 
 @pytest.mark.parametrize("run", ["", "a b", "a/b", "ü", "x" * 129, "a%20b"])
 def test_an_odd_or_overlong_run_id_is_400(instance: Instance, run: str) -> None:
-    headers = {**JSON, "X-Run-Id": run.encode("utf-8")}
+    headers = [(b"Content-Type", b"application/json"), (b"X-Run-Id", run.encode())]
     response = instance.http.post("/api/chat", content=json.dumps(body("x", "echo 1")), headers=headers)
     assert response.status_code == 400, response.text
     assert response.json()["error"]["code"].startswith("run_id")
