@@ -1,109 +1,17 @@
-"""What is asked of a simulated deployment, what breaks in it, and when. Every schedule draws its own kinds of trouble:
-a history in which everything breaks at once explores less than many in which a few things break often.
-"""
+"""What breaks in a simulated deployment, and when; and what is asked of it meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 
 from runtime.core.ops import Create
-from runtime.core.record import Limits, OnDisconnect, RunSpec
-from runtime.testing.sim_agent import MAX_LINE_BYTES, Script, write_script
 from runtime.testing.sim_deployment import Deployment
 from runtime.testing.sim_net import NetWeather, Process
+from runtime.testing.sim_plan import Plan
 from runtime.testing.sim_world import PREFIX, Weather
 
-# How often each kind of trouble is drawn among those that a schedule has; and in how many of 100 schedules it is had.
-KINDS = {
-    "crash driver": (10, 60),
-    "hold driver": (16, 70),
-    "kill shard": (4, 45),
-    "hold shard": (4, 45),
-    "kill supervisor": (3, 40),
-    "hold supervisor": (4, 40),
-    "store outage": (2, 30),
-    "host away": (2, 25),
-    "cancel": (3, 40),
-    "take over": (4, 35),
-    "hand over": (4, 25),
-    "post again": (3, 25),
-    "emit": (6, 35),
-    "another viewer": (3, 30),
-    "hold viewer": (3, 25),
-    "lose segments": (4, 25),
-    "sandbox lost": (1, 8),
-    "recorder dies": (1, 8),
-    "host crashes": (1, 8),
-}
 HUNG_S = 4.0  # how long a held shard or supervisor keeps its name (P6)
-
-
-@dataclass(slots=True)
-class Plan:
-    """What a seed draws before anything happens. Seconds are virtual."""
-
-    seconds: float
-    pace_s: float  # between two troubles, on average
-    kinds: dict[str, int]
-    net: NetWeather
-    weather: Weather
-    store_before: float
-    store_after: float
-    store_reading: float
-    spared: float
-    takeover_attempts: int
-    posts: list[tuple[float, int, Create]] = field(default_factory=list)  # when, how often, what
-    scripts: dict[str, Script] = field(default_factory=dict)
-
-
-def draw_plan(rng: random.Random) -> Plan:
-    """Return the plan of a seed."""
-
-    def sometimes(most: float) -> float:
-        return most * rng.random() ** 2 if rng.randrange(2) else 0.0
-
-    kinds = {kind: weight for kind, (weight, share) in KINDS.items() if rng.randrange(100) < share}
-    plan = Plan(
-        seconds=10.0 + 40.0 * rng.random() ** 2,
-        pace_s=0.2 + 2.0 * rng.random(),
-        kinds=kinds or {"crash driver": 1},
-        net=NetWeather(0.002 + sometimes(0.3), sometimes(0.1), sometimes(0.1), sometimes(0.15)),
-        weather=Weather(sometimes(0.5), sometimes(0.2), sometimes(0.2), sometimes(0.2)),
-        store_before=sometimes(0.2),
-        store_after=sometimes(0.2),
-        store_reading=sometimes(0.1),
-        spared=rng.choice([0.0, 0.9, 0.9]),
-        takeover_attempts=rng.choice([4, 8, 30]),
-    )
-    one_thread = rng.randrange(3) == 0
-    for number in range(1, rng.choice([2, 2, 3, 4])):
-        run_id = f"run-{number}"
-        create = _draw_create(rng, run_id, "thread-1" if one_thread else f"thread-{number}")
-        plan.posts.append((plan.seconds * 0.4 * rng.random() ** 3, 1 + rng.randrange(2), create))
-        plan.scripts[run_id] = write_script(rng, rng.randrange(120), plan.seconds * (0.1 + rng.random()))
-    return plan
-
-
-def _draw_create(rng: random.Random, run_id: str, thread_id: str) -> Create:
-    limits = Limits(
-        max_line_bytes=MAX_LINE_BYTES,
-        max_log_bytes=rng.choice([1 << 30] * 9 + [4000]),
-        run_limit_s=rng.choice([0] * 7 + [25]),
-        idle_limit_s=rng.choice([0] * 7 + [15]),
-    )
-    spec = RunSpec(
-        harness="sim",
-        translator_version=1,
-        provider="sim",
-        input={"threadId": thread_id, "messages": []},
-        on_disconnect=rng.choice([OnDisconnect.DETACH, OnDisconnect.DETACH, OnDisconnect.CANCEL]),
-        limits=limits,
-    )
-    on_busy = rng.choice(["reject", "enqueue", "enqueue", "cancel-previous"])
-    return Create(run_id=run_id, thread_id=thread_id, owner="", spec=spec, digest=run_id, on_busy=on_busy)
 
 
 class Chaos:
@@ -162,12 +70,21 @@ class Chaos:
         while self._loop.time() < plan.seconds and not self.over:
             await asyncio.sleep(self._rng.expovariate(1 / plan.pace_s))
             kind = self._rng.choices(list(plan.kinds), list(plan.kinds.values()))[0]
-            self._checker.note(f"chaos: {kind}")
+            self._checker.write(f"chaos: {kind}")
             self._deeds[kind]()
         self._calm()
 
+    def _agent_exited(self, run_id: str) -> None:
+        if self._plan.late_cancels and self._rng.randrange(2):
+            self._loop.start("client", self._cancel_after(0.02 * self._rng.random() ** 3, run_id))
+
+    async def _cancel_after(self, seconds: float, run_id: str) -> None:
+        await asyncio.sleep(seconds)
+        await self._outside.cancel(run_id)
+
     def _storm(self) -> None:
         plan = self._plan
+        self._world.ended = self._agent_exited
         self._net.weather = plan.net
         self._world.weather = plan.weather
         self._trouble.before = plan.store_before
@@ -176,7 +93,7 @@ class Chaos:
         self._fleet.spared = plan.spared
 
     def _calm(self) -> None:
-        self._checker.note("chaos: peace")
+        self._checker.write("chaos: peace")
         self._net.weather = NetWeather()
         self._world.weather = Weather()
         self._trouble.before = self._trouble.after = self._trouble.reading = 0.0
@@ -198,7 +115,7 @@ class Chaos:
                     silent_s[role] = 0.0
 
     def _replace(self, role: str, old: Process | None) -> None:
-        self._checker.note(f"keeper: a new {role} instead of {old.name if old else 'none'}")
+        self._checker.write(f"keeper: a new {role} instead of {old.name if old else 'none'}")
         if old is not None and self._rng.random() >= self._plan.spared:
             old.kill()
         if role == "shard":
@@ -248,7 +165,7 @@ class Chaos:
     def _hold(self, process: Process) -> None:
         """Freeze a process for a while that is often longer than every lease."""
         seconds = self._rng.expovariate(1 / 6)
-        self._checker.note(f"chaos: {process.name} is held for {seconds:.1f} s")
+        self._checker.write(f"chaos: {process.name} is held for {seconds:.1f} s")
         process.hold()
         self._loop.call_later(seconds, process.resume)
 

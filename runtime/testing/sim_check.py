@@ -65,14 +65,14 @@ class Checker:
         self._refused: set[tuple[str, str]] = set()
         self._answered: dict[tuple[str, str], float] = {}
 
-    def note(self, text: str) -> None:
+    def write(self, text: str) -> None:
         """Write one line of the trace."""
         if not self.closed:
             self.trace.append(f"{self._loop.time():10.4f} {text}")
 
     def breach(self, name: str, text: str) -> None:
         """Record that `name` does not hold."""
-        self.note(f"BREACH {name}: {text}")
+        self.write(f"BREACH {name}: {text}")
         if len(self.breaches) < MAX_BREACHES and not self.closed:
             self.breaches.append(f"{name}: {text}")
 
@@ -84,7 +84,7 @@ class Checker:
             self.breach("P11", f"shard epoch {shard_epoch} committed after {self._shard_epoch}")
         self._shard_epoch = max(shard_epoch, self._shard_epoch)
         for op, outcome in zip(ops, outcomes, strict=True):
-            self.note(f"shard {shard_epoch}: {_brief(op)} -> {_brief(outcome)}")
+            self.write(f"shard {shard_epoch}: {_brief(op)} -> {_brief(outcome)}")
             self._decided(op, outcome)
 
     def _decided(self, op: Op, outcome: Outcome) -> None:
@@ -176,7 +176,7 @@ class Checker:
     def _told(self, process: str, run_id: str, *, refused: bool) -> None:
         if refused:
             self._refused.add((process, run_id))
-            self.note(f"{process}: is told that it lost {run_id}")
+            self.write(f"{process}: is told that it lost {run_id}")
         else:
             self._answered[process, run_id] = self._loop.time()
 
@@ -184,7 +184,7 @@ class Checker:
 
     def did(self, kind: str, run_id: str, by: str) -> None:
         """See what is asked of the world, and what happens in it."""
-        self.note(f"{by}: {kind} {run_id}")
+        self.write(f"{by}: {kind} {run_id}")
         if kind.startswith("ask "):
             if (by, run_id) in self._refused:
                 self.breach("I1", f"{run_id}: {by} asks to {kind[4:]} although it was told that it lost the run")

@@ -64,7 +64,7 @@ class Outside:
                 if head.needs_driver:
                     await self._supervisors.tell(lambda supervisor: supervisor.ensure(head.run_id))
             case _:
-                self._checker.note(f"post of {create.run_id} refused: {type(outcome).__name__}")
+                self._checker.write(f"post of {create.run_id} refused: {type(outcome).__name__}")
                 return False
         return True
 

@@ -99,6 +99,7 @@ class World:
         self.journals: dict[str, bytearray] = {}  # of the agent that ran, kept after its sandbox is gone
         self.told: dict[str, bytes] = {}  # journals as they were before a crash cut them
         self.watch: Callable[[str, str, str], None] = lambda _kind, _run_id, _by: None
+        self.ended: Callable[[str], None] = lambda _run_id: None  # told of each agent that exits by itself
         self._rng = random.Random(loop.rng.random())
         self._scripts = scripts
 
@@ -158,6 +159,7 @@ class World:
             return
         else:
             self.end(box, AgentExit(kind=ExitKind.EXITED, journal_length=0, code=script.code, signal=script.signal))
+            self.ended(box.run_id)
         box.changed()
 
     def end(self, box: Box, exit: AgentExit) -> None:

@@ -7,7 +7,7 @@ asked, what breaks, and which of the ready callbacks runs next. The same seed gi
     sim_loop      the event loop                  sim_world, sim_sandbox, sim_agent   where agents live
     sim_net       messages and processes          sim_store                           threads and store faults
     sim_shards    incarnations of the shard       sim_fleet, sim_supervisors          drivers and supervisors
-    sim_clients   what comes from outside         sim_chaos                           what breaks, and when
+    sim_clients   what comes from outside         sim_plan, sim_chaos                 what breaks, and when
     sim_check, sim_verdict                        what must hold
 
 Not made up, and so not here: any rule about who may write what. `tests/sim` has a test that this stays so.
@@ -25,10 +25,11 @@ from dataclasses import dataclass
 from runtime.ports import Store
 from runtime.settings import Settings
 from runtime.stores.memory import MemoryStore
-from runtime.testing.sim_chaos import Chaos, Plan, draw_plan
+from runtime.testing.sim_chaos import Chaos
 from runtime.testing.sim_check import Checker
 from runtime.testing.sim_deployment import Deployment
 from runtime.testing.sim_loop import SimLoop, Stuck
+from runtime.testing.sim_plan import Plan, draw_plan
 from runtime.testing.sim_verdict import judge
 
 # I7: once nothing breaks any more, every run ends within this (virtual): the longest of start TTL and lease, all

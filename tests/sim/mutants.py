@@ -1,0 +1,150 @@
+"""Deliberate faults, made by patching production code for as long as a context lasts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from runtime.core import creating, intending, writing
+from runtime.core.align import BandAligner
+from runtime.core.decision import Decision, View
+from runtime.core.ops import Assign, ClaimRun, Finish, MustAbort, Op, Outcome, Refusal
+from runtime.core.record import Head
+from runtime.engine.authority import Authority, Orders
+from runtime.engine.driver import _Drive
+from runtime.stores import memory
+from runtime.stores.memory import MemoryStore
+from runtime.stores.memory_tables import Transaction
+from runtime.testing.sim_world import Box
+
+Patch = pytest.MonkeyPatch
+
+
+def drop_the_epoch_check(patch: Patch) -> None:
+    """Appends, finishes and notes of any epoch are taken for the newest's."""
+    for module in (writing, intending):
+        patch.setattr(module, "holds", lambda _head, _epoch: True)
+
+
+def claim_without_compare(patch: Patch) -> None:
+    """A claim takes the run whatever epoch it expected."""
+    decide = creating.claim
+
+    def claim(view: View, op: ClaimRun, now_ms: int) -> Decision:
+        head = view.head(op.run_id)
+        return decide(
+            view, op if head is None else msgspec.structs.replace(op, expected_epoch=head.driver_epoch), now_ms
+        )
+
+    patch.setattr(creating, "claim", claim)
+
+
+def check_then_write_in_two_steps(patch: Patch) -> None:
+    """A decision rests on heads that were read before the transaction before it was written."""
+    head = Transaction.head
+    merge = Transaction.merge
+    before: dict[int, dict[str, Head]] = {}
+
+    def stale_head(self: Transaction, run_id: str) -> Head | None:
+        return before.get(id(self._tables), {}).get(run_id) or head(self, run_id)
+
+    def remembering_merge(self: Transaction) -> None:
+        before[id(self._tables)] = dict(self._tables.heads)
+        merge(self)
+
+    patch.setattr(Transaction, "head", stale_head)
+    patch.setattr(Transaction, "merge", remembering_merge)
+
+
+def forget_the_latch(patch: Patch) -> None:
+    """A driver that was told that it lost the run goes on as if it had not been."""
+    patch.setattr(Orders, "lose", lambda _self, _error: None)
+
+
+def launch_without_the_link(patch: Patch) -> None:
+    """The launch file does not keep a second launcher out."""
+
+    def link(self: Box) -> bool:
+        self.launch_file = True
+        return True
+
+    patch.setattr(Box, "link", link)
+
+
+def no_repeat_detection(patch: Patch) -> None:
+    """An append that is stored already is a conflict."""
+    patch.setattr(writing, "_repeat_of", lambda _view, _batch: None)
+
+
+def finish_without_the_cancel_check(patch: Patch) -> None:
+    """A recorded cancel does not bind the finish."""
+    refusal_of = writing._finish_refusal
+
+    def refusal(head: Head, op: Finish) -> Refusal | None:
+        found = refusal_of(head, op)
+        return None if isinstance(found, MustAbort) else found
+
+    patch.setattr(writing, "_finish_refusal", refusal)
+
+
+def decide_without_the_supervisor_epoch(patch: Patch) -> None:
+    """A superseded supervisor's decisions are stored."""
+    assign = intending.assign
+
+    def lenient(view: View, op: Assign, now_ms: int) -> Decision:
+        return assign(view, msgspec.structs.replace(op, supervisor_epoch=view.supervisor().epoch), now_ms)
+
+    patch.setattr(intending, "assign", lenient)
+
+
+def act_without_asking(patch: Patch) -> None:
+    """A driver acts on an answer of any age."""
+
+    async def permit(self: Authority) -> None:
+        self.orders.raise_if_lost()
+
+    patch.setattr(Authority, "permit", permit)
+
+
+def append_the_whole_replay(patch: Patch) -> None:
+    """A successor appends what its predecessor stored already."""
+    patch.setattr(BandAligner, "feed", lambda _self, chunks: chunks)
+    patch.setattr(BandAligner, "remaining", property(lambda _self: 0))
+
+
+def answer_before_the_commit(patch: Patch) -> None:
+    """A store that answers and then forgets: what was acknowledged is lost."""
+    commit = MemoryStore.commit
+    count = [0]
+
+    def forgetful(self: MemoryStore, shard: int, shard_epoch: int, ops: Sequence[Op], now_ms: int) -> list[Outcome]:
+        count[0] += 1
+        if count[0] % 40:
+            return commit(self, shard, shard_epoch, ops, now_ms)
+        view = Transaction(self._tables, shard)
+        return [memory._one(view, op, now_ms) for op in ops]
+
+    patch.setattr(MemoryStore, "commit", forgetful)
+
+
+def destroy_before_the_finish(patch: Patch) -> None:
+    """A driver gives the sandbox back, then says that the run has ended."""
+    finish = _Drive._finish
+
+    async def hasty(self: _Drive, ending: Any, exit: Any) -> Any:
+        await self._destroy()
+        return await finish(self, ending, exit)
+
+    patch.setattr(_Drive, "_finish", hasty)
+
+
+@contextmanager
+def applied(mutant: Callable[[Patch], None]) -> Iterator[None]:
+    """Have the fault for as long as the context lasts."""
+    with pytest.MonkeyPatch.context() as patch:
+        mutant(patch)
+        yield

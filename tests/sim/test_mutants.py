@@ -1,0 +1,55 @@
+"""Deliberate faults are caught, by the name of what they break, within a bounded number of histories."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from sim import mutants
+from sim.mutants import applied
+
+from runtime.testing.simulate import describe, main
+from runtime.testing.simulator import simulate
+
+Mutant = Callable[[pytest.MonkeyPatch], None]
+HISTORIES = 250
+
+CAUGHT_AS: dict[Mutant, str] = {
+    mutants.drop_the_epoch_check: "I1",
+    mutants.check_then_write_in_two_steps: "I1",
+    mutants.forget_the_latch: "I1",
+    mutants.claim_without_compare: "I1",
+    mutants.answer_before_the_commit: "I2",
+    mutants.append_the_whole_replay: "I4",
+    mutants.launch_without_the_link: "P15",
+    mutants.destroy_before_the_finish: "P4",
+    mutants.act_without_asking: "P4",
+    mutants.decide_without_the_supervisor_epoch: "P6",
+    mutants.finish_without_the_cancel_check: "P9",
+    mutants.no_repeat_detection: "defect",  # a driver whose retry is a conflict: it logs that it has a bug
+}
+
+
+@pytest.mark.parametrize("mutant", CAUGHT_AS, ids=lambda mutant: mutant.__name__)
+def test_is_caught(mutant: Mutant) -> None:
+    expected = CAUGHT_AS[mutant] + ":"
+    others: set[str] = set()
+    with applied(mutant):
+        for seed in range(HISTORIES):
+            breaches = simulate(seed).breaches
+            if any(breach.startswith(expected) for breach in breaches):
+                return
+            others.update(breaches)
+    pytest.fail(f"{HISTORIES} histories with {mutant.__name__} show no breach of {expected} but {sorted(others)[:5]}")
+
+
+def test_a_failing_history_says_how_to_repeat_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with applied(mutants.destroy_before_the_finish):
+        assert main(["--schedules", "5", "--seed", "0"]) == 1
+        printed = capsys.readouterr().out
+        again = printed.rstrip().rpartition("again: ")[2]
+        assert again.startswith("python -m runtime.testing.simulate --schedules 1 --seed ")
+        seed = int(again.split()[6])
+        report = simulate(seed)
+        assert report.breaches
+        assert describe(report) in printed
