@@ -21,12 +21,14 @@ from runtime.core import chunk
 
 
 class Format:
-    """One way to write a stream. `heartbeat` is what every client of the format skips."""
+    """One way to write a stream. `heartbeat` is what every client of the format skips; `torn` is the beginning of a
+    line, which nobody takes for anything but a stream that was cut."""
 
-    def __init__(self, name: str, media_type: str, heartbeat: bytes, frame: bytes) -> None:
+    def __init__(self, name: str, media_type: str, heartbeat: bytes, torn: bytes, frame: bytes) -> None:
         self.name = name
         self.media_type = media_type
         self.heartbeat = heartbeat
+        self.torn = torn
         self.frame = frame
 
     def frames(self, generation: int, start: int, chunks: Iterable[bytes]) -> bytes:
@@ -39,7 +41,7 @@ class Again(Format):
     """`format` for a chunk that its client has seen: with its id, and once more without (`bare`)."""
 
     def __init__(self, format: Format, bare: bytes) -> None:
-        super().__init__(f"{format.name}-again", format.media_type, format.heartbeat, format.frame)
+        super().__init__(f"{format.name}-again", format.media_type, format.heartbeat, format.torn, format.frame)
         self._bare = bare
 
     def frames(self, generation: int, start: int, chunks: Iterable[bytes]) -> bytes:
@@ -48,8 +50,8 @@ class Again(Format):
         return b"".join([tagged + self._bare % data for tagged, data in pairs])
 
 
-SSE = Format("sse", "text/event-stream", b": \n\n", b"id: GENERATION_%016d\ndata: %b\n\n")
-NDJSON = Format("ndjson", "application/x-ndjson", b"\n", b'{"id":"GENERATION_%016d","chunk":%b}\n')
+SSE = Format("sse", "text/event-stream", b": \n\n", b":", b"id: GENERATION_%016d\ndata: %b\n\n")
+NDJSON = Format("ndjson", "application/x-ndjson", b"\n", b"{", b'{"id":"GENERATION_%016d","chunk":%b}\n')
 AGAIN = {SSE: Again(SSE, b"data: %b\n\n"), NDJSON: Again(NDJSON, b"%b\n")}
 
 

@@ -6,7 +6,9 @@ A client tells four ends apart, and so do we (contract 1.5):
     LEFT    the client went away: nothing but bookkeeping. It is a detach, never a cancel (I6)
     CUT     we must stop (drain, a failure, a log that went away): StreamCut is raised out of the body, so that the
             server closes the connection without a final chunk, and the client comes back. A clean end without a
-            terminal chunk, or any status but 200, would make it give up
+            terminal chunk, or any status but 200, would make it give up. Node's fetch takes a missing final chunk for
+            a clean end if the answer says `Connection: close` (HAProxy adds that while it is replaced), so the body
+            ends in the middle of a line as well
     (none)  the replica dies: the same as CUT for the client
 
 What must be asked before the first chunk (the record, the attach) is asked here too if the shard was too slow for the
@@ -18,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from enum import Enum
 
 from starlette.responses import Response
@@ -37,6 +39,8 @@ log = logging.getLogger("outlast.gateway")
 # How long headers wait for the shard. Twice this (record, attach) stays below the 2 s after which a client that
 # re-joins gives up on a silent stream (contract 1.6).
 PATIENCE_S = 0.5
+# How long a stream that is cut waits for a client that does not read.
+LAST_WORDS_S = 0.5
 
 
 class StreamCut(Exception):
@@ -93,6 +97,7 @@ class LogStream(Response):
         self._locate = locate
         self._open_streams = open_streams
         self._dropped = dropped
+        self._started = False
         self._ending: Ending | None = None
         self._pump_task: asyncio.Task[None] | None = None
 
@@ -109,7 +114,7 @@ class LogStream(Response):
         """Answer one request. Raises StreamCut."""
         del scope
         if self._dropped:
-            await self._start(send)
+            await self._tear(send)
             raise StreamCut("this replica is being stopped")
         self._open_streams.add(self)
         try:
@@ -121,6 +126,7 @@ class LogStream(Response):
         finally:
             self._open_streams.discard(self)
         if self._ending is Ending.CUT:
+            await self._tear(send)
             raise StreamCut("the stream was cut so that its client reconnects")
 
     async def _watch(self, receive: Receive) -> None:
@@ -129,7 +135,16 @@ class LogStream(Response):
         self._stop(Ending.LEFT)
 
     async def _start(self, send: Send) -> None:
+        self._started = True
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+
+    async def _tear(self, send: Send) -> None:
+        """Leave the body in the middle of a line. An answer that has not begun begins: no answer would be a 500."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_S):
+                if not self._started:
+                    await self._start(send)
+                await send({"type": "http.response.body", "body": self._view.format.torn, "more_body": True})
 
     # --- one pump per stream ---
 
