@@ -28,6 +28,7 @@ class NpmClient:
 
     def __init__(self, folder: Path, script: str, asked: Value) -> None:
         self.name = script
+        self.asked = asked
         self.said: list[Said] = []
         self._child = subprocess.Popen(
             ["node", str(folder / f"{script}.mjs"), json.dumps(asked)],
@@ -103,7 +104,7 @@ class NpmClient:
     def finished(self, within_s: float = 20.0) -> NpmClient:
         """Return this client once its call has ended without an error."""
         end = self.ended(within_s)
-        assert end["error"] is None, end["error"]
+        assert end["error"] is None, f"{self.asked}: {end['error']}; said before: {self.said[-8:]}"
         return self
 
     def tell(self, **order: Any) -> None:

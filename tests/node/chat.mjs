@@ -1,16 +1,14 @@
 // A TanStack AI ChatClient, told what to do by lines on stdin: {send: text}, {stop: true}, {exit: true}.
-// Asked: {adapter, url, threadId, persistence?, props?}
+// Asked: {url, threadId, persistence?, props?}
 
 import { createInterface } from "node:readline";
 
-import { ChatClient, fetchHttpStream, fetchServerSentEvents } from "@tanstack/ai-client";
+import { ChatClient, fetchServerSentEvents } from "@tanstack/ai-client";
 
 import { asked, brief, ending, say, toldFetch } from "./report.mjs";
 
-const adapters = { fetchServerSentEvents, fetchHttpStream };
-
 const client = new ChatClient({
-  connection: adapters[asked.adapter ?? "fetchServerSentEvents"](asked.url, { fetchClient: toldFetch }),
+  connection: fetchServerSentEvents(asked.url, { fetchClient: toldFetch }),
   threadId: asked.threadId,
   persistence: asked.persistence,
   forwardedProps: asked.props ?? {},

@@ -17,7 +17,7 @@ from runtime.process import ProcessIdentity
 pytestmark = pytest.mark.timeout(180)
 
 # By default the client gives up after 5 times 250 ms without an answer; a restart takes longer.
-PATIENT = {"maxAttempts": 400, "delayMs": 100}
+PATIENT = {"maxAttempts": 400, "delayMs": 250}
 
 
 @pytest.fixture

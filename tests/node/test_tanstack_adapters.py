@@ -128,3 +128,13 @@ def test_a_run_that_fails_ends_with_its_error(tanstack: Tanstack) -> None:
         assert client.chunks[-1]["code"] == "agent_exit"
         # Restored from its metadata: without it the client takes this for the failure of every run.
         assert client.chunks[-1]["runId"] == tanstack.run_id
+
+
+def test_a_run_that_is_cancelled_ends_for_everybody(tanstack: Tanstack) -> None:
+    clients = tanstack.each("connect", text="echo 1; sleep 1000")
+    for client in clients:
+        client.wait_for(lambda it: it.text, "the first line")
+    assert tanstack.instance.http.post("/api/chat/cancel", json={"runId": tanstack.run_id}).status_code == 204
+    for client in clients:
+        assert client.finished().types == types(1, "RUN_ERROR")
+        assert (client.chunks[-1]["code"], client.chunks[-1]["runId"]) == ("aborted", tanstack.run_id)
