@@ -212,7 +212,7 @@ class Shard:
             return ReadReply(shard_epoch=self.epoch, known=False, start=after, next=0, closed=False)
         if after == head.next_seq and not head.closed and wait_s > 0:
             await tail.wait(min(wait_s, MAX_PARK_S))
-        if inline:
+        if inline and tail.head is not None and after < tail.head.next_seq:
             tail.drop_sealed(after)
             return await self._read_cold(tail, after, seal=False)
         reply = tail.reply(self.epoch, after)

@@ -244,7 +244,7 @@ class Supervisor:
                 return
             if watched.replaces is not None:
                 watched.replaces.kill()
-            if assigned.attempt > 1:
+            if assigned.attempt > 1 and watched.reason is not ClaimReason.CANCEL:  # a person waits (P21)
                 await asyncio.sleep(min(BACKOFF_FIRST_S * 2 ** (assigned.attempt - 2), BACKOFF_MOST_S))
             async with self._starts:
                 handle = await self._fleet.create(head.run_id, head.driver_epoch, watched.reason)

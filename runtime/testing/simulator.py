@@ -34,7 +34,7 @@ from runtime.testing.sim_verdict import judge
 
 # I7: once nothing breaks any more, every run ends within this (virtual): the longest of start TTL and lease, all
 # backoffs, the grace after a result, an unreachable sandbox, and what the agent itself still has to do.
-BOUND_S = 240.0
+BOUND_S = 120.0
 # Then sleepers wake up and late messages arrive; nothing may come of it.
 QUIET_S = 30.0
 

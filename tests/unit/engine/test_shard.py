@@ -175,6 +175,19 @@ def test_what_is_read_from_the_store_is_sealed_on_the_way() -> None:
     play(1, acts())
 
 
+def test_an_inline_read_at_the_end_parks_like_any_other() -> None:
+    async def acts() -> None:
+        shard = await started(Stage())
+        reply = await shard.read(RUN, 1, 2.0, inline=True)
+        assert (reply.next, reply.tail_count, reply.closed) == (1, 0, False)
+        parked = asyncio.create_task(shard.read(RUN, 1, 25.0, inline=True))
+        await elapse(1.0)
+        await shard.submit(append(1, "A"))
+        assert (await parked).tail == b'{"type":"A"}'
+
+    play(1, acts())
+
+
 def test_an_object_store_that_keeps_nothing_costs_nothing_but_time() -> None:
     async def acts() -> None:
         stage = Stage()

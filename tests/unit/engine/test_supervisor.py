@@ -295,6 +295,26 @@ def test_attempts_without_progress_come_slower_and_have_an_end() -> None:
     play(1, acts())
 
 
+def test_a_cancel_does_not_wait_for_the_backoff() -> None:
+    async def acts() -> None:
+        acts = await Acts.open()
+        await acts.begun()
+        for expected in range(1, 6):
+            acts.fleet.made[-1].die()
+            while len(acts.fleet.made) == expected:
+                await elapse(0.01)
+            await acts.claimed(expected)
+        acts.fleet.made[-1].receipt = False
+        await acts.shard.submit(RequestCancel(run_id=RUN, reason=CancelReason.USER))
+        asked_at = acts.stage.loop.time()
+        await acts.supervisor.cancel(RUN)
+        await elapse(0.1)
+        assert acts.made[-1] == (6, "cancel")
+        assert acts.stage.loop.time() - asked_at < 1.2
+
+    play(1, acts())
+
+
 def test_progress_gives_all_attempts_back() -> None:
     async def acts() -> None:
         acts = await Acts.open(attempts=3)
