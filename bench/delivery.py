@@ -56,6 +56,7 @@ async def viewers(served: Served, quick: bool) -> Figures:
     run_id, gate = new_run(), served.gate()
     lines = VIEWER_RATE * (QUICK_SECONDS if quick else VIEWER_SECONDS)
     first = await served.replay(run_id, lines, rate=VIEWER_RATE, gate=gate.path)
+    await first.until(b"run.accepted")
     watching = [first, *[await served.attach(run_id) for _ in range(VIEWERS - 1)]]
     await _all_have(watching, b"run.accepted")
     await gate.reached(1)
