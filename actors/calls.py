@@ -1,7 +1,8 @@
 """The one place where Ray is called: a remote method in, a value or one of our errors out.
 
-Ray's own errors mean one of two things to us. The actor is gone or cannot be reached: whoever asked may ask again
-(`Gone`). Or the method raised: then the cause is what it raised.
+Ray's own errors mean one of two things to us. The method raised: then the cause is what it raised. Or, whatever else it
+is (the actor is dead or cannot be reached, the object store is full, an argument was lost on the way): there is no
+answer, and whoever asked may ask again (`Gone`).
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import asyncio
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from runtime.errors import OutlastError
 
 
 class Gone(Exception):
-    """The actor is not there: dead, restarting, unreachable or never made. `died` if Ray says that it is dead."""
+    """No answer: the actor is dead, restarting, unreachable or never made, or Ray lost the call. `died` if Ray says
+    that it is dead."""
 
     def __init__(self, name: str, died: bool) -> None:
         super().__init__(name)
@@ -35,10 +37,8 @@ async def call(name: str, method: Any, *args: Any, timeout_s: float | None = Non
         if isinstance(cause, OutlastError):
             raise cause from None
         raise
-    except (ActorDiedError, ActorUnavailableError, RayActorError) as error:
+    except (RayError, TimeoutError) as error:
         raise Gone(name, isinstance(error, ActorDiedError)) from error
-    except (TimeoutError, GetTimeoutError) as error:
-        raise Gone(name, False) from error
 
 
 def find(name: str, namespace: str) -> Any | None:

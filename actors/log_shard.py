@@ -100,6 +100,7 @@ FORWARDED = (
     "pulse",
     "read",
     "record",
+    "batches",
     "attach",
     "set_viewers",
     "due",

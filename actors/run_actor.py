@@ -29,6 +29,7 @@ from actors.shard_client import ShardClient  # noqa: E402
 from runtime.core.record import ClaimReason  # noqa: E402
 from runtime.engine.clock import SystemClock  # noqa: E402
 from runtime.engine.driver import DriveEnd, Driver, Tools  # noqa: E402
+from runtime.errors import LogClosedError  # noqa: E402
 from runtime.settings import Settings  # noqa: E402
 
 log = logging.getLogger("outlast.run")
@@ -119,6 +120,8 @@ class RunActor:
 
     async def emit(self, name: str, value: Any, emit_id: str) -> int:
         """Append a CUSTOM live chunk once; return the position after it (P8)."""
+        if self._end.done():
+            raise LogClosedError(self._run_id)
         asked = asyncio.run_coroutine_threadsafe(self._driver.emit(name, value, emit_id), self._loop)
         return await asyncio.wrap_future(asked)
 

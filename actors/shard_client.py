@@ -65,6 +65,11 @@ class ShardClient:
         record: tuple[Head, RunSpec] | None = await self._call("record", run_id)
         return record
 
+    async def batches(self, run_id: str, after: int) -> list[Batch]:
+        """See ports.LogPort."""
+        batches: list[Batch] = await self._call("batches", run_id, after)
+        return batches
+
     async def attach(self, run_id: str, viewer: str, number: int) -> bool:
         """See ports.ShardPort."""
         known: bool = await self._call("attach", run_id, viewer, number)

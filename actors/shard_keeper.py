@@ -13,7 +13,7 @@ from typing import Any
 from actors import log_shard
 from actors.calls import Gone, call, kill
 from actors.names import shard_name
-from runtime.errors import StoreError, StoreRefused
+from runtime.errors import StoreError
 from runtime.settings import Settings
 
 log = logging.getLogger("outlast.supervisor")
@@ -21,7 +21,7 @@ log = logging.getLogger("outlast.supervisor")
 PING_S = 2.0
 MISSES = 2  # then it is replaced: a hung shard is gone within 10 s
 PING_TIMEOUT_S = 2.0
-OPEN_TIMEOUT_S = 30.0
+MISSES_AT_START = 5  # a worker's cold start, and opening the store
 
 
 class ShardKeeper:
@@ -34,40 +34,35 @@ class ShardKeeper:
         self._shard = shard
         self._settings = settings
         self._handle: Any = None
+        self._missed = 0
+        self._patience = MISSES_AT_START
 
-    async def start(self) -> None:
-        """Make the shard or find it. Raises StoreRefused if its store is not usable."""
+    def start(self) -> None:
+        """Make the shard or find it; whether it answers is `turn`'s matter. Raises ValueError if others make it too."""
         self._handle = log_shard.create(self._shard, self._settings, self.name)
+
+    async def turn(self) -> None:
+        """Ping once; replace the shard after MISSES in a row."""
         try:
-            self.last = await call(self.name, self._handle.ping, timeout_s=OPEN_TIMEOUT_S)
+            if self._handle is None:
+                self.start()
+            self.last = await call(self.name, self._handle.ping, timeout_s=PING_TIMEOUT_S)
+            self._missed = 0
             self.alive = True
         except Gone:
+            self._missed += 1
             self.alive = False
+            if self._missed >= self._patience:
+                self._replace()
+        except StoreError as error:
+            self.alive = False
+            log.warning("%s cannot serve: %s", self.name, error)
+        self._patience = MISSES if self.alive else self._patience
+        await asyncio.sleep(PING_S if not self._missed else PING_S / 4)
 
-    async def keep(self) -> None:
-        """Ping for ever; replace after MISSES in a row."""
-        missed = 0
-        while True:
-            await asyncio.sleep(PING_S if not missed else PING_S / 4)
-            try:
-                self.last = await call(self.name, self._handle.ping, timeout_s=PING_TIMEOUT_S)
-                missed = 0
-                self.alive = True
-            except Gone:
-                missed += 1
-                self.alive = False
-                if missed >= MISSES:
-                    await self._replace()
-                    missed = 0
-            except StoreRefused as error:
-                log.warning("%s cannot serve: %s", self.name, error)
-            except StoreError as error:
-                log.warning("%s: %s", self.name, error)
-
-    async def _replace(self) -> None:
+    def _replace(self) -> None:
         log.warning("%s does not answer and is replaced", self.name)
         kill(self._handle)
-        try:
-            await self.start()
-        except (StoreError, ValueError) as error:
-            log.warning("%s could not be replaced yet: %s", self.name, error)
+        self._handle = None
+        self._missed = 0
+        self._patience = MISSES_AT_START

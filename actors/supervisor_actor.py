@@ -14,6 +14,7 @@ light.keep_light()
 import asyncio  # noqa: E402
 import logging  # noqa: E402
 import os  # noqa: E402
+from functools import partial  # noqa: E402
 from typing import Any  # noqa: E402
 
 import ray  # noqa: E402
@@ -25,8 +26,9 @@ from actors.names import SUPERVISOR, run_name, shard_of  # noqa: E402
 from actors.shard_client import ShardClient  # noqa: E402
 from actors.shard_keeper import ShardKeeper  # noqa: E402
 from actors.warm import WarmWorkers  # noqa: E402
+from runtime.engine import returning  # noqa: E402
 from runtime.engine.clock import SystemClock  # noqa: E402
-from runtime.engine.returning import give_back  # noqa: E402
+from runtime.engine.forever import forever  # noqa: E402
 from runtime.engine.supervisor import Supervisor  # noqa: E402
 from runtime.settings import Settings  # noqa: E402
 
@@ -40,6 +42,7 @@ OPTIONS: dict[str, Any] = {
     "max_concurrency": 1000,
 }
 DRAIN_TELL_S = 3.0  # a replica asks at least every 2 s
+STATUS_S = 5.0  # whoever asks for the status has gone by then; nothing may pile up behind it
 REPLICA_TTL_S = 6.0
 
 
@@ -68,8 +71,9 @@ class SupervisorActor:
 
     async def _open_once(self) -> Supervisor:
         settings = self._settings
+        # The shards are looked after before anything is asked of them: one that hangs now must be replaced (P6).
         for keeper in self._keepers:
-            await keeper.start()
+            self._tasks.append(asyncio.create_task(forever(keeper.name, keeper.turn)))
         shards = {shard: ShardClient(shard, settings.namespace) for shard in range(settings.shards)}
         warm = WarmWorkers(settings.warm_workers)
         supervisor = Supervisor(
@@ -82,18 +86,15 @@ class SupervisorActor:
             shard_of=lambda run_id: shards[shard_of(run_id, settings.shards)],
         )
         await supervisor.open()
-        for work in (*(keeper.keep() for keeper in self._keepers), self._leave_when_stale(supervisor)):
+        give_back = forever("giving back", partial(self._give_back, list(shards.values())))
+        for work in (self._leave_when_stale(supervisor), warm.refill(settings.warm_workers), give_back):
             self._tasks.append(asyncio.create_task(work))
-        self._tasks.append(asyncio.create_task(warm.refill(settings.warm_workers)))
-        self._tasks.append(asyncio.create_task(self._give_back_forever(list(shards.values()))))
         return supervisor
 
-    async def _give_back_forever(self, shards: list[ShardClient]) -> None:
+    async def _give_back(self, shards: list[ShardClient]) -> None:
         """Destroy what ended runs left, at once after a start and then every REAP_INTERVAL_S (P19)."""
-        provided = providers(self._settings, self._deployment)
-        while True:
-            await give_back(shards, provided)
-            await asyncio.sleep(self._settings.reap_interval_s)
+        await returning.give_back(shards, providers(self._settings, self._deployment), SystemClock())
+        await asyncio.sleep(self._settings.reap_interval_s)
 
     async def _leave_when_stale(self, supervisor: Supervisor) -> None:
         await supervisor.stale.wait()
@@ -118,7 +119,6 @@ class SupervisorActor:
 
     async def watch(self, replica: str, wait_s: float) -> bool:
         """See ports.SupervisorPort."""
-        await self._open()
         now = asyncio.get_running_loop().time()
         self._replicas[replica] = now
         try:
@@ -145,7 +145,10 @@ class SupervisorActor:
 
     async def status(self) -> dict[str, Any]:
         """See ports.SupervisorPort."""
-        supervisor = await self._open()
+        async with asyncio.timeout(STATUS_S):
+            return await self._status(await self._open())
+
+    async def _status(self, supervisor: Supervisor) -> dict[str, Any]:
         me = ray.get_runtime_context()
         actors = [{"name": SUPERVISOR, "nodeId": me.get_node_id(), "pid": os.getpid(), "alive": True}]
         actors += [

@@ -174,6 +174,9 @@ class LogPort(Protocol):
     async def record(self, run_id: str) -> tuple[Head, RunSpec] | None:
         """Return the record as stored."""
 
+    async def batches(self, run_id: str, after: int) -> list[Batch]:
+        """Return the next stored batches past `after`, a page of a few MB at most; empty at the end."""
+
 
 class ShardPort(LogPort, Protocol):
     """A shard, as the gateway and the supervisor see it: a LogPort with the questions that are not a driver's."""

@@ -12,6 +12,7 @@ from ray import serve
 from actors.cluster import RayCluster
 from actors.compose import harnesses
 from actors.segments import RaySegmentReader
+from runtime.engine.forever import forever
 from runtime.errors import StoreError
 from runtime.settings import Settings
 from serve_app.app import build_app
@@ -30,30 +31,31 @@ class GatewayReplica:
         logging.basicConfig(level=settings.log_level.upper())
         self._settings = settings
         self._cluster = RayCluster(settings, deployment)
+        self._missed = 0
         self._replica = Replica(uuid.uuid4().hex, RaySegmentReader())
-        self._watch = asyncio.get_running_loop().create_task(self._watch_supervisor())
+        self._watch = asyncio.get_running_loop().create_task(forever("the supervisor's watch", self._turn))
 
     def __serve_build_asgi_app__(self) -> Any:
         """Return this replica's app; Serve calls it after the constructor."""
         return build_app(self._cluster, self._settings, harnesses(self._settings), self._replica)
 
-    async def _watch_supervisor(self) -> None:
-        """Ping the supervisor for ever: learn of a drain at once, replace a silent one (P6)."""
+    async def _turn(self) -> None:
+        """Ping the supervisor once: learn of a drain at once, replace a silent one (P6)."""
+        if self._replica.draining.is_set():
+            await asyncio.sleep(WATCH_S)
+            return
         supervisor = self._cluster.supervisor()
-        missed = 0
-        while True:
-            try:
-                if await supervisor.watch(self._replica.name, WATCH_S):
-                    self._replica.draining.set()
-                    return
-                missed = 0
-            except StoreError:
-                missed += 1
-                if missed >= MISSES:
-                    log.warning("the supervisor is silent and is replaced")
-                    await supervisor.replace()
-                    missed = 0
-                await asyncio.sleep(WATCH_S / 4)
+        try:
+            if await supervisor.watch(self._replica.name, WATCH_S):
+                self._replica.draining.set()
+            self._missed = 0
+        except StoreError:
+            self._missed += 1
+            if self._missed >= MISSES:
+                log.warning("the supervisor is silent and is replaced")
+                self._missed = 0
+                await supervisor.replace()
+            await asyncio.sleep(WATCH_S / 4)
 
 
 def application(settings: Settings, deployment: str, max_ongoing_requests: int) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from runtime.core import chunk
 from runtime.core.batch import Band, Batch
 from runtime.core.decision import Decision, View
-from runtime.core.heads import end_last_claim, superseded, with_cancel
+from runtime.core.heads import end_last_claim, superseded, with_cancel, with_claim
 from runtime.core.ops import (
     AlreadyEnded,
     Claimed,
@@ -74,7 +74,7 @@ def claim(view: View, op: ClaimRun, now_ms: int) -> Decision:
     claimed = head.with_(
         driver_epoch=epoch,
         started_at=head.started_at if head.started_at is not None else now_ms,
-        claims=(*end_last_claim(head.claims, now_ms), claim),
+        claims=with_claim(end_last_claim(head.claims, now_ms), claim),
     )
     return Decision(outcome=Claimed(head=claimed, spec=view.spec(op.run_id), batches=[]), heads=(claimed,))
 

@@ -11,6 +11,16 @@ def superseded(head: Head, held: int) -> Superseded:
     return Superseded(run_id=head.run_id, held_epoch=held, current_epoch=head.driver_epoch)
 
 
+# A run that is taken over more often than this keeps its first claim and the newest ones: the head is rewritten whole.
+MAX_CLAIMS = 256
+
+
+def with_claim(claims: tuple[Claim, ...], claim: Claim) -> tuple[Claim, ...]:
+    """Return the history with one claim more, bounded by MAX_CLAIMS."""
+    kept = claims if len(claims) < MAX_CLAIMS else (claims[0], *claims[2:])
+    return (*kept, claim)
+
+
 def end_last_claim(claims: tuple[Claim, ...], now_ms: int) -> tuple[Claim, ...]:
     """Return the history with its last entry ended at `now_ms`, if it was not yet."""
     if not claims or claims[-1].ended_at is not None:

@@ -180,7 +180,8 @@ class Joined(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Claimed(Struct, frozen=True, kw_only=True, tag=True):
-    """You drive the run at `head.driver_epoch`; `batches` is the whole stored log of that transaction (P1, P24)."""
+    """You drive the run at `head.driver_epoch`. Its log is what is stored below `head.next_seq` (P1, P24): batches
+    never change, so they are read after the transaction. A shard adds the first page; a store's own answer has none."""
 
     head: Head
     spec: RunSpec

@@ -9,6 +9,7 @@ why nothing is added to a batch once it was sent.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from dataclasses import dataclass, field
 from typing import cast
@@ -19,11 +20,14 @@ from runtime.core.ops import Append, Appended, LogFull, Refusal, to_error
 from runtime.engine.authority import Authority
 from runtime.errors import LogClosedError, OutlastError
 
+log = logging.getLogger("outlast.driver")
+
 # Bounds of one batch: a commit of 4,096 chunks costs 0.6 ms, and more saves nothing.
 MAX_CHUNKS = 4096
 MAX_BYTES = 1 << 20
 # What may wait in memory before the reader of the journal is held back.
 MAX_PENDING = 20_000
+MAX_PENDING_BYTES = 16 << 20
 
 
 @dataclass(slots=True)
@@ -58,6 +62,7 @@ class Appender:
         self._pieces: deque[_Piece] = deque()
         self._flying: list[_Piece] = []  # of the append that is in flight
         self._pending = 0
+        self._pending_bytes = 0
         self._sealed = False
         self._work = asyncio.Event()
         self._room = asyncio.Event()
@@ -123,6 +128,9 @@ class Appender:
                 self._idle.set()
         except OutlastError as error:
             self._end(error)
+        except Exception as error:
+            log.exception("run %s: the appender failed", self._authority.run_id)
+            self._end(OutlastError(f"The log could not be appended to: {error!r}"))
 
     def _put(self, piece: _Piece) -> None:
         self.raise_if_ended()
@@ -130,9 +138,10 @@ class Appender:
             raise LogClosedError(self._authority.run_id)
         self._pieces.append(piece)
         self._pending += len(piece.chunks)
+        self._pending_bytes += sum(map(len, piece.chunks))
         self._idle.clear()
         self._work.set()
-        if self._pending >= MAX_PENDING:
+        if self._pending >= MAX_PENDING or self._pending_bytes >= MAX_PENDING_BYTES:
             self._room.clear()
 
     def _take(self) -> list[_Piece]:
@@ -173,7 +182,8 @@ class Appender:
 
     def _stored(self, pieces: list[_Piece], chunks: list[bytes], outcome: Appended) -> None:
         self._pending -= len(chunks)
-        if self._pending < MAX_PENDING:
+        self._pending_bytes -= sum(map(len, chunks))
+        if self._pending < MAX_PENDING and self._pending_bytes < MAX_PENDING_BYTES:
             self._room.set()
         if outcome.seq == self.progress.next_seq:
             self._open.feed(chunks)

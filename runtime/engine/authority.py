@@ -60,7 +60,10 @@ class Orders:
 class Authority:
     """One epoch's way to its shard: repeats calls that got no answer, latches on the first refusal."""
 
-    def __init__(self, log: LogPort, claimed: Head, clock: Clock, lease_ttl_s: float) -> None:
+    def __init__(
+        self, log: LogPort, claimed: Head, clock: Clock, lease_ttl_s: float, asked: float | None = None
+    ) -> None:
+        """`asked`: when the claim was sent; its answer may be an hour old by now (P4)."""
         self.log = log
         self.run_id = claimed.run_id
         self.epoch = claimed.driver_epoch
@@ -69,7 +72,9 @@ class Authority:
         self.orders = Orders()
         self._clock = clock
         self._lease_ttl_s = lease_ttl_s
-        self._answered = clock.monotonic()  # when the newest call that got an answer was sent
+        self._answered = (
+            clock.monotonic() if asked is None else asked
+        )  # when the newest call that got an answer was sent
 
     async def submit(self, op: Op) -> Outcome:
         """Send an operation of this epoch until it is answered (P4). Raises RunClaimLostError, once and for ever."""

@@ -17,6 +17,7 @@ from runtime.ports import Sealed, Store
 log = logging.getLogger("outlast.shard")
 
 READ_BYTES = 1 << 20  # of one reply from the store
+PAGE_BYTES = 2 << 20  # of a claimed log: 20 ms to read and send, also if each chunk is a batch of its own
 CLAIM_READ_BYTES = 16 << 20  # of one portion of a whole log
 
 
@@ -32,6 +33,10 @@ class Cold:
     async def read(self, run_id: str, after: int) -> list[Batch]:
         """Return the next stored batches past `after`, about READ_BYTES of them."""
         return await self._threads.read(lambda: self._store.read_batches(run_id, after, READ_BYTES))
+
+    async def page(self, run_id: str, after: int) -> list[Batch]:
+        """Return the next stored batches past `after`, about PAGE_BYTES of them: what one answer carries."""
+        return await self._threads.read(lambda: self._store.read_batches(run_id, after, PAGE_BYTES))
 
     async def log_up_to(self, run_id: str, next_seq: int) -> list[Batch]:
         """Return the stored batches of positions [0, `next_seq`), and none of what was stored since (P24).

@@ -25,6 +25,9 @@ MAX_BYTES = 8 << 20
 # Three tries within about 0.3 s; then the callers are told, and repeat their own calls.
 RETRY_DELAYS_S = (0.05, 0.25)
 
+# A commit that took longer has held up renewals too: it is a store outage as far as leases go (P13).
+STALL_S = 1.0
+
 Applied = Callable[[Op, Outcome], None]
 
 
@@ -32,7 +35,8 @@ class Committer:
     """Owns the write path of one shard incarnation.
 
     `applied` is called in commit order, before the caller is answered, without an await in between: memory and
-    answers can never be seen in another order than the store's. `failed` is called for each try that failed.
+    answers can never be seen in another order than the store's. `failed` is called for each try that failed,
+    `stalled` after one that took longer than STALL_S.
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class Committer:
         threads: Threads,
         applied: Applied,
         failed: Callable[[OutlastError], None],
+        stalled: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._shard = shard
@@ -53,6 +58,7 @@ class Committer:
         self._threads = threads
         self._applied = applied
         self._failed = failed
+        self._stalled = stalled
         self._pending: deque[tuple[Op, asyncio.Future[Outcome]]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._latched: OutlastError | None = None
@@ -140,6 +146,8 @@ class Committer:
             self._failed(unknown)
             raise unknown from error
         self._confirmed = max(self._confirmed, sent)
+        if self._clock.monotonic() - sent > STALL_S:
+            self._stalled()
         return outcomes
 
 

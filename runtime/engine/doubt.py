@@ -42,11 +42,13 @@ class Doubt:
 
     async def _settle(self) -> None:
         seen = 0
-        while seen != self._raised:
-            seen = self._raised
-            try:
-                await self._reread()
-            except StoreError:
-                seen = 0
-                await asyncio.sleep(RETRY_S)
-        self._task = None
+        try:
+            while seen != self._raised:
+                seen = self._raised
+                try:
+                    await self._reread()
+                except StoreError:
+                    seen = 0
+                    await asyncio.sleep(RETRY_S)
+        finally:
+            self._task = None

@@ -25,12 +25,14 @@ from runtime.core.batch import Band
 from runtime.core.launch import AgentExit, ExitKind
 from runtime.core.open_items import OpenItems
 from runtime.core.ops import Claimed, ClaimRun, Finished, MustAbort, Note, Outcome
-from runtime.core.record import CancelReason, Claimant, ClaimReason, Head, RunSpec, Status
+from runtime.core.record import CancelReason, Claimant, ClaimReason, Head, Launch, RunSpec, Status
 from runtime.engine.appending import Appender, Progress
 from runtime.engine.authority import Authority, repeat
+from runtime.engine.claimed_log import pages
 from runtime.engine.finishing import STDERR_BYTES, aborted, build_finish, failed, failed_by
 from runtime.engine.following import Follower, Limits
-from runtime.engine.preparing import History, Preparer, reaching
+from runtime.engine.plugins import pick
+from runtime.engine.preparing import CREATE_DEADLINE_S, History, Preparer, reaching
 from runtime.errors import (
     AgentError,
     LogClosedError,
@@ -46,7 +48,6 @@ T = TypeVar("T")
 
 PROGRESS_AFTER_S = 30.0  # P19: aligned, and then followed for this long
 CANCEL_UNREACHABLE_S = 10.0  # P21: how long a cancel waits for a host that does not answer
-CREATE_DEADLINE_S = 60.0  # P21: a `create` that has not ended by then is taken for failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +105,14 @@ class Driver:
 
     async def drive(self, expected_epoch: int, reason: ClaimReason) -> DriveEnd:
         """Claim once (P1), and drive until the run has ended or is somebody else's."""
+        asked = self._tools.clock.monotonic()
         claim = ClaimRun(run_id=self.run_id, expected_epoch=expected_epoch, claimant=self._claimant, reason=reason)
         outcome: Outcome = await repeat(lambda: self._tools.log.submit(claim))
         if not isinstance(outcome, Claimed):
             log.info("run %s: claim of epoch %d refused: %s", self.run_id, expected_epoch + 1, outcome)
             return DriveEnd("refused")
         self.epoch = outcome.head.driver_epoch
-        self._drive = _Drive(self, outcome, self._tools)
+        self._drive = _Drive(self, outcome, self._tools, asked)
         try:
             return await self._drive.run()
         except OwnershipLost as error:
@@ -123,22 +125,19 @@ class Driver:
 class _Drive:
     """One epoch: state that begins with the claim and ends with it."""
 
-    def __init__(self, driver: Driver, claimed: Claimed, tools: Tools) -> None:
+    def __init__(self, driver: Driver, claimed: Claimed, tools: Tools, asked: float) -> None:
         self.driver = driver
         self.tools = tools
         self.run_id = claimed.head.run_id
         self.spec: RunSpec = claimed.spec
-        self.harness = tools.harnesses.get(self.spec.harness)
-        self.provider = tools.providers.get(self.spec.provider)
-        self.authority = Authority(tools.log, claimed.head, tools.clock, tools.lease_ttl_s)
+        self.harness = pick(tools.harnesses, self.spec.harness)
+        self.provider = pick(tools.providers, self.spec.provider)
+        self.authority = Authority(tools.log, claimed.head, tools.clock, tools.lease_ttl_s, asked)
         self.open_items = OpenItems()
-        progress = Progress(next_seq=claimed.head.next_seq)
-        for batch in claimed.batches:
-            self.open_items.feed(batch.chunks())
-            if batch.key is not None:
-                progress.keys[batch.key] = batch.next_seq
-        self.appender = Appender(self.authority, progress, self.open_items, self.spec.limits.max_log_bytes)
-        self.aligner = BandAligner([batch for batch in claimed.batches if batch.band is Band.JOURNAL])
+        self.claimed = claimed
+        self.progress = Progress(next_seq=claimed.head.next_seq)
+        self.appender = Appender(self.authority, self.progress, self.open_items, self.spec.limits.max_log_bytes)
+        self.aligner = BandAligner([])
         self.preparer: Preparer | None = None
         self.sandbox: Sandbox | None = None
 
@@ -151,12 +150,27 @@ class _Drive:
         """Drive to an end; the renewal and the appender live exactly as long."""
         helpers = [asyncio.create_task(self._renew()), asyncio.create_task(self.appender.run())]
         try:
+            await self._read_log()
             return await self._run()
         finally:
             for helper in helpers:
                 helper.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)
             self.appender.close(LogClosedError(self.run_id))
+
+    async def _read_log(self) -> None:
+        """Take the claim's log (P24): what is open in it, whose effects it holds, what a replay must meet."""
+        journal = []
+        async for page in pages(self.authority.log, self.claimed):
+            self._count()
+            for batch in page:
+                self.open_items.feed(batch.chunks())
+                if batch.key is not None:
+                    self.progress.keys[batch.key] = batch.next_seq
+                if batch.band is Band.JOURNAL:
+                    journal.append(batch)
+            await asyncio.sleep(0)
+        self.aligner = BandAligner(journal)
 
     async def _run(self) -> DriveEnd:
         orders = self.authority.orders
@@ -216,7 +230,7 @@ class _Drive:
         stderr = await self._stderr()
         if self.aligner.remaining:
             return self._shorter(exit, follower.cut)
-        await self.appender.drain()
+        await self._ticking(self.appender.drain())
         return translator.finish(exit, stderr), exit
 
     def _limits(self) -> Limits:
@@ -285,7 +299,8 @@ class _Drive:
         creating = (
             self.preparer is not None and self.preparer.creating is not None and not self.preparer.creating.done()
         )
-        pending = creating or code is not None
+        # A lost driver of ours may still be inside its `create`: then somebody looks again later (P21).
+        pending = creating or code is not None or self.claimed.head.launch is Launch.KEYED
         outcome = await self._submit_finish(ending, stderr=stderr, destroy_pending=pending)
         if isinstance(outcome, Finished) and creating:
             await self._destroy_after_finish()
@@ -373,8 +388,8 @@ class _Drive:
         noted = self.head.attempts_without_progress == 0
         try:
             while True:
-                await asyncio.sleep(period_s)
                 await self.authority.pulse()
+                await asyncio.sleep(period_s)
                 followed_s = self.tools.clock.monotonic() - begun
                 if not noted and self.aligner.done and followed_s > PROGRESS_AFTER_S:
                     noted = True

@@ -10,9 +10,11 @@ from collections.abc import Mapping
 
 from runtime.core.open_items import OpenItems
 from runtime.core.ops import Claimed, ClaimRun, Finished, MustAbort, Note, Outcome
-from runtime.core.record import Claimant, ClaimReason, Head
+from runtime.core.record import Claimant, ClaimReason, Head, Launch
 from runtime.engine.authority import Authority, repeat
+from runtime.engine.claimed_log import pages
 from runtime.engine.finishing import aborted, build_finish
+from runtime.engine.plugins import pick
 from runtime.errors import AgentError
 from runtime.ports import Clock, Ending, LogPort, SandboxProvider
 
@@ -31,12 +33,13 @@ async def end_run(
     """Claim `head`'s run at its epoch and finish it as `ending`, or as aborted if a cancel is recorded.
 
     Return the answer, or None if somebody else has the run. Raises RunClaimLostError."""
+    asked = clock.monotonic()
     claim = ClaimRun(run_id=head.run_id, expected_epoch=head.driver_epoch, claimant=claimant, reason=reason)
     claimed = await repeat(lambda: log.submit(claim))
     if not isinstance(claimed, Claimed):
         return None
-    authority = Authority(log, claimed.head, clock, lease_ttl_s)
-    provider = providers.get(claimed.spec.provider)
+    authority = Authority(log, claimed.head, clock, lease_ttl_s, asked)
+    provider = pick(providers, claimed.spec.provider)
     key = claimed.head.sandbox_key
     outcome = await _finish(authority, claimed, ending)
     if isinstance(outcome, MustAbort):
@@ -44,24 +47,30 @@ async def end_run(
     if not isinstance(outcome, Finished):
         return None
     if provider is not None and key is not None:
-        await _destroy(authority, provider, key)
+        await _destroy(authority, provider, claimed.head)
     return outcome
 
 
 async def _finish(authority: Authority, claimed: Claimed, ending: Ending) -> Outcome:
     open_items = OpenItems()
-    for batch in claimed.batches:
-        open_items.feed(batch.chunks())
+    async for page in pages(authority.log, claimed):
+        for batch in page:
+            open_items.feed(batch.chunks())
     head = claimed.head
     pending = head.sandbox_key is not None
     finish = build_finish(head, authority.epoch, head.next_seq, ending, open_items, destroy_pending=pending)
     return await authority.submit(finish)
 
 
-async def _destroy(authority: Authority, provider: SandboxProvider, key: str) -> None:
+async def _destroy(authority: Authority, provider: SandboxProvider, claimed: Head) -> None:
+    """Destroy by key. `destroyPending` stays on the record if that fails (P19), or if a `create` of a lost driver may
+    still be under way (P21): then `engine/returning.py` looks again."""
+    assert claimed.sandbox_key is not None
     await authority.permit()
     try:
-        await provider.destroy(key)
+        await provider.destroy(claimed.sandbox_key)
     except AgentError:
-        return  # destroyPending stays on the record (P19)
+        return
+    if claimed.launch is Launch.KEYED:
+        return
     await authority.submit(Note(run_id=authority.run_id, epoch=authority.epoch, destroy_pending=False))

@@ -99,11 +99,20 @@ class Follower:
                 if piece is None:
                     return stop
                 self._feed(self._framer.feed(piece))
-                await self._appender.room()
+                await self._room()
                 if (stop := self._bound_reached()) is not None:
                     return stop
         finally:
             await pieces.aclose()
+
+    async def _room(self) -> None:
+        """Wait until the appender takes more; a store that stalls is not a driver that hangs (P13)."""
+        while True:
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    return await self._appender.room()
+            except TimeoutError:
+                self._count()
 
     async def _next(self, pieces: AsyncGenerator[bytes, None]) -> tuple[bytes | None, Ending | None]:
         """Return the next piece (None: the end), or the ending of a bound that was reached meanwhile.

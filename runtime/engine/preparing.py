@@ -24,6 +24,7 @@ T = TypeVar("T")
 # Returns the thread's earlier messages (AG-UI), oldest first, without those of the run itself.
 History = Callable[[Head], Awaitable[Sequence[Mapping[str, Any]]]]
 
+CREATE_DEADLINE_S = 60.0  # P21: a `create` that has not ended by then is taken for failed
 UNREACHABLE_RETRY_S = 1.0
 
 

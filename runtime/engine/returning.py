@@ -11,26 +11,32 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from runtime.core.ops import Note
-from runtime.core.record import Head
-from runtime.errors import AgentError, OutlastError
-from runtime.ports import SandboxProvider, ShardPort
+from runtime.core.record import Head, Launch
+from runtime.engine.preparing import CREATE_DEADLINE_S
+from runtime.errors import OutlastError
+from runtime.ports import Clock, SandboxProvider, ShardPort
 
 log = logging.getLogger("outlast.supervisor")
 
 
-async def give_back(shards: Iterable[ShardPort], providers: Mapping[str, SandboxProvider]) -> int:
+async def give_back(shards: Iterable[ShardPort], providers: Mapping[str, SandboxProvider], clock: Clock) -> int:
     """Destroy every sandbox that is pending; return how many are gone now. What fails is tried the next time."""
     gone = 0
     for shard in shards:
         try:
-            for head in await shard.destroy_pending():
-                gone += await _give_back(shard, providers, head)
+            pending = await shard.destroy_pending()
         except OutlastError as error:
             log.debug("a shard does not answer: %s", error)
+            continue
+        for head in pending:
+            try:
+                gone += await _give_back(shard, providers, head, clock.wall_ms())
+            except Exception as error:  # noqa: BLE001 - one run's trouble, a plugin's too, holds up no other run
+                log.warning("run %s: its sandbox could not be destroyed yet: %s", head.run_id, error)
     return gone
 
 
-async def _give_back(shard: ShardPort, providers: Mapping[str, SandboxProvider], head: Head) -> bool:
+async def _give_back(shard: ShardPort, providers: Mapping[str, SandboxProvider], head: Head, now_ms: int) -> bool:
     stored = await shard.record(head.run_id)
     if stored is None or not stored[0].destroy_pending:
         return False
@@ -38,11 +44,9 @@ async def _give_back(shard: ShardPort, providers: Mapping[str, SandboxProvider],
     if provider is None:
         log.warning("run %s: there is no provider %r here to destroy its sandbox", head.run_id, stored[1].provider)
         return False
-    try:
-        if head.sandbox_key is not None:
-            await provider.destroy(head.sandbox_key)
-    except AgentError as error:
-        log.warning("run %s: its sandbox could not be destroyed yet: %s", head.run_id, error)
-        return False
+    if head.sandbox_key is not None:
+        await provider.destroy(head.sandbox_key)
+    if head.launch is Launch.KEYED and now_ms - (head.finished_at or now_ms) < CREATE_DEADLINE_S * 1000:
+        return False  # a `create` of a lost driver may still be under way: look again (P21)
     await shard.submit(Note(run_id=head.run_id, epoch=head.driver_epoch, destroy_pending=False))
     return True

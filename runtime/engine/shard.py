@@ -81,7 +81,14 @@ class Shard:
         self._viewers = Viewers(clock)
         self._watchlist = Watchlist(clock, self._leases, self._viewers)
         self._committer = Committer(
-            store, shard, epoch, clock=clock, threads=threads, applied=self._applied, failed=self._failed
+            store,
+            shard,
+            epoch,
+            clock=clock,
+            threads=threads,
+            applied=self._applied,
+            failed=self._failed,
+            stalled=self._leases.refresh_all,
         )
         self._doubt = Doubt(self._reread)
         self._superseded: OutlastError | None = None
@@ -123,8 +130,8 @@ class Shard:
         """Decide and store one operation; answered when durable. Raises StoreError, ShardSuperseded."""
         outcome = await self._committer.submit(op)
         if isinstance(outcome, Claimed):
-            batches = await self._cold.log_up_to(outcome.head.run_id, outcome.head.next_seq)
-            outcome = Claimed(head=outcome.head, spec=outcome.spec, batches=batches)
+            first = await self._cold.page(outcome.head.run_id, 0)  # more comes by `batches`, while the lease is renewed
+            outcome = Claimed(head=outcome.head, spec=outcome.spec, batches=first)
         return outcome
 
     async def pulse(self, run_id: str, epoch: int, tick: int) -> Pulse:
@@ -167,8 +174,10 @@ class Shard:
                 self._counts["appends_refused"] += 1
 
     def _adopt(self, head: Head) -> None:
-        self._tail(head.run_id).adopt(head)
-        self._watchlist.adopt(head)
+        tail = self._tail(head.run_id)
+        tail.adopt(head)
+        assert tail.head is not None
+        self._watchlist.adopt(tail.head)  # the newest that is known: what was read may be older than what was written
 
     def _extend(self, batch: Batch, head: Head) -> None:
         tail = self._tail(head.run_id)
@@ -267,8 +276,7 @@ class Shard:
             return known
         tail = self._tail(run_id)
         tail.spec = stored[1]
-        tail.adopt(stored[0])
-        self._watchlist.adopt(stored[0])
+        self._adopt(stored[0])
         return tail
 
     # --- viewers ---
@@ -346,6 +354,10 @@ class Shard:
     async def destroy_pending(self) -> list[Head]:
         """Return every ended run of this shard whose sandbox is not known to be destroyed."""
         return await self._threads.read(lambda: self._store.list_destroy_pending(self._shard))
+
+    async def batches(self, run_id: str, after: int) -> list[Batch]:
+        """Return the next stored batches past `after`, a page of them."""
+        return await self._cold.page(run_id, after)
 
     async def list_runs(self, query: RunQuery) -> RunPage:
         """Return one page of runs."""

@@ -79,6 +79,7 @@ class _Watched:
     handle: RunHandle | None = None
     replaces: RunHandle | None = None  # killed once the decision to replace it is stored
     task: asyncio.Task[None] | None = None
+    hurry: asyncio.Event = field(default_factory=asyncio.Event)  # a cancel came: no backoff (P21)
 
 
 @dataclass(slots=True)
@@ -129,8 +130,8 @@ class Supervisor:
         assert isinstance(opened, SupervisorOpened)
         self.epoch = opened.epoch
         for shard in self._shards.values():
-            for work in (self._adopt_all(shard), self._watch_shard(shard)):
-                self._keep(asyncio.create_task(work))
+            self._keep(asyncio.create_task(self._adopt_all(shard)))
+            self._keep(asyncio.create_task(self._watch_shard(shard)))
 
     async def close(self) -> None:
         """Stop deciding. Drivers go on."""
@@ -152,6 +153,9 @@ class Supervisor:
             except OutlastError as error:
                 log.debug("a shard does not answer: %s", error)
                 await asyncio.sleep(0.2)
+            except Exception:
+                log.exception("a shard's answer could not be dealt with")
+                await asyncio.sleep(0.2)
 
     # --- told ---
 
@@ -172,7 +176,8 @@ class Supervisor:
             return
         watched = self._watched.get(run_id)
         if watched is not None and watched.handle is None:
-            return  # it is being made, and will read the cancel in its claim's answer
+            watched.hurry.set()  # it is being made, and will read the cancel in its claim's answer
+            return
         if watched is not None and watched.handle is not None and await self._receipt(watched.handle):
             return
         if head.needs_driver:
@@ -245,7 +250,7 @@ class Supervisor:
             if watched.replaces is not None:
                 watched.replaces.kill()
             if assigned.attempt > 1 and watched.reason is not ClaimReason.CANCEL:  # a person waits (P21)
-                await asyncio.sleep(min(BACKOFF_FIRST_S * 2 ** (assigned.attempt - 2), BACKOFF_MOST_S))
+                await _first(watched.hurry, min(BACKOFF_FIRST_S * 2 ** (assigned.attempt - 2), BACKOFF_MOST_S))
             async with self._starts:
                 handle = await self._fleet.create(head.run_id, head.driver_epoch, watched.reason)
                 await handle.ready()
@@ -378,3 +383,12 @@ class Supervisor:
     def watching(self) -> dict[str, str | None]:
         """Return run id -> actor id of what is watched; None while it is being made."""
         return {run: watched.handle.actor_id if watched.handle else None for run, watched in self._watched.items()}
+
+
+async def _first(event: asyncio.Event, seconds: float) -> None:
+    """Wait for `event`, at most so long."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return

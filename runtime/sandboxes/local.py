@@ -178,7 +178,7 @@ class LocalProvider:
             meta = Meta(key=key, workspace=str(workspace))
             fresh = home.with_name(f"{home.name[:200]}{NEW}{secrets.token_hex(4)}")
             fresh.mkdir(mode=0o700, parents=True)
-            (fresh / META).write_bytes(msgspec.json.encode(meta))
+            _write_durably(fresh / META, msgspec.json.encode(meta))
             try:
                 fresh.rename(home)
             except OSError:  # not empty: another one was first
@@ -244,10 +244,19 @@ def _remove(home: Path) -> None:
     home.rmdir()
 
 
+def _write_durably(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def _read_meta(home: Path) -> Meta | None:
     try:
         return msgspec.json.decode((home / META).read_bytes(), type=Meta)
     except FileNotFoundError:
+        return None
+    except msgspec.DecodeError:  # half made when the machine lost power: nobody was told of it
         return None
 
 

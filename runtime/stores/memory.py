@@ -13,11 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import Lock
 from typing import Any, Literal
 
-import msgspec
-
 from runtime.core.batch import Batch
 from runtime.core.machine import decide
-from runtime.core.ops import Claimed, Op, Outcome
+from runtime.core.ops import Op, Outcome
 from runtime.core.record import Head, RunSpec, Status
 from runtime.errors import ShardSuperseded, StoreRefused
 from runtime.ports import RunPage, RunQuery
@@ -63,9 +61,8 @@ class MemoryStore:
             if current != shard_epoch:
                 raise ShardSuperseded(shard, shard_epoch, current)
             view = Transaction(self._tables, shard)
-            outcomes = [_one(view, op, now_ms) for op in ops]
+            answers = [_one(view, op, now_ms) for op in ops]
             view.merge()
-            answers = [self._with_log(outcome) for outcome in outcomes]
         self._fault("commit.after")
         return answers
 
@@ -152,13 +149,6 @@ class MemoryStore:
     def _newest_first(self, owner: str) -> Iterator[Head]:
         heads = self._tables.heads
         return (heads[run_id] for run_id in reversed(self._tables.ordinals) if heads[run_id].owner == owner)
-
-    def _with_log(self, outcome: Outcome) -> Outcome:
-        if not isinstance(outcome, Claimed):
-            return outcome
-        end = outcome.head.next_seq
-        stored = [batch for batch in self._tables.logs[outcome.head.run_id] if batch.seq < end]
-        return msgspec.structs.replace(outcome, batches=stored)
 
 
 def _one(view: Transaction, op: Op, now_ms: int) -> Outcome:

@@ -23,10 +23,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-import msgspec
-
 from runtime.core.machine import decide
-from runtime.core.ops import Claimed, Op, Outcome
+from runtime.core.ops import Op, Outcome
 from runtime.errors import ShardSuperseded, StoreFull, StoreRefused, StoreUnavailable
 from runtime.stores import sqlite_schema as sql
 from runtime.stores.defect import unstorable
@@ -34,7 +32,7 @@ from runtime.stores.opener import end_predecessor, forget_opener, write_opener
 from runtime.stores.sqlite_connection import connect, keep_freed_memory, of_the_operation, to_store_error
 from runtime.stores.sqlite_reading import SqliteReading
 from runtime.stores.sqlite_setup import check_meta, create_store
-from runtime.stores.sqlite_view import SqliteView, batch_of
+from runtime.stores.sqlite_view import SqliteView
 
 CHECKPOINT_BYTES = 4 << 20  # about 250 commits of one chunk; copying it takes 1 to 10 ms
 BUSY_MS = 1000  # nobody else writes; whoever does is a person with a SQLite shell
@@ -96,7 +94,7 @@ class SqliteStore(SqliteReading):
             connection = self._writing()
             outcomes = self._commit(connection, shard, shard_epoch, ops, now_ms)
             self._checkpoint(connection)
-            return [self._with_log(connection, outcome) for outcome in outcomes]
+            return outcomes
 
     def check(self) -> Mapping[str, Any]:
         """Return facts for `doctor` and `/readyz`. Raises StoreUnavailable, also if the file was replaced."""
@@ -189,18 +187,6 @@ class SqliteStore(SqliteReading):
             _busy, frames, copied = connection.execute(sql.CHECKPOINT).fetchone()
             if frames == copied:
                 self._wal_bytes = 0  # the next commit begins the WAL anew
-
-    def _with_log(self, connection: sqlite3.Connection, outcome: Outcome) -> Outcome:
-        """Fill a claim's answer. Read after the commit, which it need not hold up: batches never change, so those
-        before the claimed `next_seq` are the log of that transaction."""
-        if not isinstance(outcome, Claimed):
-            return outcome
-        run_id, end = outcome.head.run_id, outcome.head.next_seq
-        try:
-            rows = connection.execute(sql.LIST_LOG, (run_id, end)).fetchall()
-        except sqlite3.Error as error:
-            raise to_store_error(error, self.path) from error
-        return msgspec.structs.replace(outcome, batches=[batch_of(run_id, row) for row in rows])
 
 
 def _decide_all(view: SqliteView, ops: Sequence[Op], now_ms: int, left_out: Mapping[int, Outcome]) -> list[Outcome]:

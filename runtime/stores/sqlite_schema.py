@@ -181,9 +181,6 @@ LIST_BATCHES: Final = f"""SELECT {_BATCH} FROM batch
     WHERE run = (SELECT ordinal FROM run WHERE run_id = :run_id) AND seq >= coalesce(
         (SELECT max(seq) FROM batch WHERE run = (SELECT ordinal FROM run WHERE run_id = :run_id) AND seq <= :after), 0)
     ORDER BY seq"""
-# The whole log of a claim's answer: what lay before the claimed head's next position (P24).
-LIST_LOG: Final = f"""SELECT {_BATCH} FROM batch
-    WHERE run = (SELECT ordinal FROM run WHERE run_id = ?) AND seq < ? ORDER BY seq"""
 
 
 def list_runs(*, by_status: bool, by_thread: bool) -> str:

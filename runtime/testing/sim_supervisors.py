@@ -83,7 +83,7 @@ class SimSupervisors:
     async def _give_back_forever(self, office: Office) -> None:
         providers = {"sim": SimProvider(self._world, office.process.name)}
         while True:
-            await give_back([office.shard], providers)
+            await give_back([office.shard], providers, self._loop)
             await asyncio.sleep(self._settings.reap_interval_s)
 
     async def tell(self, what: Callable[[Supervisor], Coroutine[Any, Any, Any]]) -> None:

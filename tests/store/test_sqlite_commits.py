@@ -13,11 +13,11 @@ from threading import Event
 
 import pytest
 
-from runtime.core.ops import Appended, Claimed, Created, Op, Unstorable
+from runtime.core.ops import Appended, Created, Op, Unstorable
 from runtime.errors import StoreFull, StoreUnavailable
 from runtime.stores import sqlite as sqlite_store
 from runtime.stores.sqlite import SqliteStore, create_store
-from runtime.testing.sample_ops import OWNER, RUN, append, claim, create, finish, live, spec, text
+from runtime.testing.sample_ops import OWNER, RUN, append, create, finish, live, spec, text
 from runtime.testing.store_cases.shard_driver import ShardDriver
 
 
@@ -256,11 +256,3 @@ def test_text_that_is_no_unicode_is_stored_as_it_came(shard: ShardDriver) -> Non
     record = shard.store.read_run(RUN)
     assert record is not None
     assert record[1].input == odd
-
-
-def test_a_long_log_comes_back_with_the_claim(shard: ShardDriver) -> None:
-    shard.start()
-    for seq in range(1, 8 * 4096, 4096):
-        shard.do(append(live(seq, 1, *map(str, range(4096)))))
-    claimed = shard.ask(claim(1, "b"), Claimed)
-    assert sum(batch.count for batch in claimed.batches) == shard.head().next_seq == 1 + 8 * 4096

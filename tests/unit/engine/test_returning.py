@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from runtime.core.ops import Note, Op
 from runtime.core.record import Head, RunSpec, Status
+from runtime.engine.clock import SystemClock
 from runtime.engine.returning import give_back
 from runtime.errors import SandboxUnreachable
 from runtime.ports import SandboxProvider, ShardPort
@@ -56,8 +57,8 @@ def ended_run() -> tuple[ShardDriver, Provider, list[ShardPort], dict[str, Sandb
 
 async def test_a_sandbox_whose_driver_died_before_its_destroy_is_destroyed_once() -> None:
     driver, provider, shards, providers = ended_run()
-    assert await give_back(shards, providers) == 1
-    assert await give_back(shards, providers) == 0
+    assert await give_back(shards, providers, SystemClock()) == 1
+    assert await give_back(shards, providers, SystemClock()) == 0
     assert provider.destroyed == ["key-1"]
     assert not driver.head().destroy_pending
 
@@ -65,15 +66,15 @@ async def test_a_sandbox_whose_driver_died_before_its_destroy_is_destroyed_once(
 async def test_a_destroy_that_fails_stays_pending() -> None:
     driver, provider, shards, providers = ended_run()
     provider.unreachable = True
-    assert await give_back(shards, providers) == 0
+    assert await give_back(shards, providers, SystemClock()) == 0
     assert driver.head().destroy_pending
     provider.unreachable = False
-    assert await give_back(shards, providers) == 1
+    assert await give_back(shards, providers, SystemClock()) == 1
 
 
 async def test_a_provider_that_is_not_here_destroys_nothing() -> None:
     driver, _, shards, _ = ended_run()
-    assert await give_back(shards, {}) == 0
+    assert await give_back(shards, {}, SystemClock()) == 0
     assert driver.head().destroy_pending
 
 

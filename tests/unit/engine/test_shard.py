@@ -27,6 +27,7 @@ from runtime.core.ops import (
     Superseded,
 )
 from runtime.core.record import CancelReason, ClaimReason, OnDisconnect, RunError, Status
+from runtime.engine.claimed_log import pages
 from runtime.engine.shard import Shard
 from runtime.errors import RunNotFound, ShardSuperseded, StoreError, StoreUnavailable
 from runtime.ports import Pulse
@@ -70,9 +71,11 @@ def test_a_claim_answers_with_the_log_of_its_transaction() -> None:
             await shard.submit(append(at, "A" * 500))
         claimed = await shard.submit(claim(1, "next"))
         assert isinstance(claimed, Claimed)
-        assert [one.seq for one in claimed.batches] == list(range(20))
         again = await shard.submit(claim(1, "next"))
         assert again == claimed
+        await shard.submit(append(20, "B", epoch=2))
+        assert claimed.batches
+        assert [one.seq async for page in pages(shard, claimed) for one in page] == list(range(20))
 
     play(1, acts())
 
