@@ -16,6 +16,8 @@ from runtime.stores.sqlite import SqliteStore, create_store
 from runtime.testing.simulate import describe, main
 from runtime.testing.simulator import Report, simulate
 
+pytestmark = pytest.mark.timeout(300)  # seconds of CPU, and a busy machine has few of them
+
 HISTORIES = 500
 PORTIONS = 10
 

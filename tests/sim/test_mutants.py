@@ -11,6 +11,8 @@ from sim.mutants import applied
 from runtime.testing.simulate import describe, main
 from runtime.testing.simulator import simulate
 
+pytestmark = pytest.mark.timeout(300)  # seconds of CPU, and a busy machine has few of them
+
 Mutant = Callable[[pytest.MonkeyPatch], None]
 HISTORIES = 250
 
