@@ -86,7 +86,12 @@ async def _round(served: Served, runs: int, nap_s: float) -> tuple[int, int]:
 async def _start(served: Served, ids: list[str]) -> None:
     prompt = json.dumps({"lines": str(served.session(LINES)), "rate": RATE})
     starter = await asyncio.create_subprocess_exec(
-        sys.executable, STARTER, served.data_dir, stdin=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        sys.executable,
+        STARTER,
+        served.data_dir,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,  # Ray's warnings
+        stderr=asyncio.subprocess.PIPE,
     )
     wanted = json.dumps([[run_id, prompt] for run_id in ids]).encode()
     _, errors = await asyncio.wait_for(starter.communicate(wanted), TIMEOUT_S)
