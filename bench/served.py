@@ -15,7 +15,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ HERE = Path(__file__).resolve().parent
 START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 40
 GATE_TIMEOUT_S = 90
+CANCEL_S = 5
 SEED = 7
 TEXT = b'"type":"TEXT_MESSAGE_CONTENT"'
 
@@ -77,6 +78,15 @@ class Served:
         """Cancel a run and see its stream end."""
         await fetch(self.url, "POST", "/api/chat/cancel", {"runId": run_id})
         await stream.end()
+
+    async def cancel_all(self) -> None:
+        """Cancel what a failed measurement left running: agents outlive their instance."""
+        with suppress(BenchError, OSError):
+            found = json.loads(await fetch(self.url, "GET", "/api/runs?status=running"))
+            for run in found["runs"]:
+                await fetch(self.url, "POST", "/api/chat/cancel", {"runId": run["runId"]})
+            if found["runs"]:
+                await asyncio.sleep(CANCEL_S)
 
     async def metric(self, name: str) -> float:
         """Return the sum of a metric over its labels."""
@@ -135,7 +145,11 @@ async def instance(build: Path, **settings: object) -> AsyncIterator[Served]:
     process, folder, url = _start(build, settings)
     try:
         await _until_ready(process, folder)
-        yield Served(url, folder)
+        served = Served(url, folder)
+        try:
+            yield served
+        finally:
+            await served.cancel_all()
     finally:
         await _stop(process)
         shutil.rmtree(folder, ignore_errors=True)
