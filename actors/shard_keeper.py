@@ -11,7 +11,7 @@ import logging
 from typing import Any
 
 from actors import log_shard
-from actors.calls import Gone, call, kill
+from actors.calls import Gone, call, find, kill
 from actors.names import shard_name
 from runtime.errors import StoreError
 from runtime.settings import Settings
@@ -19,9 +19,11 @@ from runtime.settings import Settings
 log = logging.getLogger("outlast.supervisor")
 
 PING_S = 2.0
-MISSES = 2  # then it is replaced: a hung shard is gone within 10 s
 PING_TIMEOUT_S = 2.0
-MISSES_AT_START = 5  # a worker's cold start, and opening the store
+# Since its last answer: two pings that are missed, and the third not yet sent. A hung shard is gone within 10 s (P6).
+HUNG_S = 6.0
+# A shard that we made: a worker's cold start on a busy machine, and opening the store.
+COLD_S = 40.0
 
 
 class ShardKeeper:
@@ -34,35 +36,33 @@ class ShardKeeper:
         self._shard = shard
         self._settings = settings
         self._handle: Any = None
-        self._missed = 0
-        self._patience = MISSES_AT_START
+        self._give_up_at = 0.0  # on the loop's clock: when a shard that does not answer is replaced
 
     def start(self) -> None:
-        """Make the shard or find it; whether it answers is `turn`'s matter. Raises ValueError if others make it too."""
-        self._handle = log_shard.create(self._shard, self._settings, self.name)
+        """Find the shard or make it; whether it answers is `turn`'s matter. Raises ValueError if others make it too."""
+        found = find(self.name, self._settings.namespace)
+        self._handle = found or log_shard.create(self._shard, self._settings, self.name)
+        self._give_up_at = asyncio.get_running_loop().time() + (HUNG_S if found else COLD_S)
 
     async def turn(self) -> None:
-        """Ping once; replace the shard after MISSES in a row."""
+        """Ping once, or make the shard; replace one that was silent for too long."""
+        now = asyncio.get_running_loop().time
         try:
             if self._handle is None:
                 self.start()
             self.last = await call(self.name, self._handle.ping, timeout_s=PING_TIMEOUT_S)
-            self._missed = 0
             self.alive = True
+            self._give_up_at = now() + HUNG_S
         except Gone:
-            self._missed += 1
             self.alive = False
-            if self._missed >= self._patience:
+            if now() >= self._give_up_at:
                 self._replace()
         except StoreError as error:
             self.alive = False
             log.warning("%s cannot serve: %s", self.name, error)
-        self._patience = MISSES if self.alive else self._patience
-        await asyncio.sleep(PING_S if not self._missed else PING_S / 4)
+        await asyncio.sleep(PING_S if self.alive else PING_S / 4)
 
     def _replace(self) -> None:
         log.warning("%s does not answer and is replaced", self.name)
         kill(self._handle)
         self._handle = None
-        self._missed = 0
-        self._patience = MISSES_AT_START

@@ -69,6 +69,12 @@ class SupervisorActor:
                     self._supervisor = await self._open_once()
         return self._supervisor
 
+    async def _open_quietly(self) -> None:
+        try:
+            await self._open()
+        except Exception:
+            log.exception("the supervisor could not be opened yet")
+
     async def _open_once(self) -> Supervisor:
         settings = self._settings
         # The shards are looked after before anything is asked of them: one that hangs now must be replaced (P6).
@@ -119,6 +125,9 @@ class SupervisorActor:
 
     async def watch(self, replica: str, wait_s: float) -> bool:
         """See ports.SupervisorPort."""
+        if self._supervisor is None and not self._opening.locked():
+            # After a restart by Ray nobody else may ask for anything; and a replica's ping must not wait for the store.
+            self._tasks.append(asyncio.create_task(self._open_quietly()))
         now = asyncio.get_running_loop().time()
         self._replicas[replica] = now
         try:
