@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from instance import Instance
-from processes import pause, resume, state, wait_dead
+from processes import kill, pause, resume, state, wait_dead
 from shell_runs import numbered, unique
 from waiting import wait_until
 from watching import Watch, check_whole
@@ -133,3 +133,17 @@ def test_a_replica_that_slept_sends_what_is_left_once(instance: Instance) -> Non
         other.until_end()
     check_whole(one, LINES)
     check_whole(other, LINES)
+
+
+def test_a_run_outlives_a_log_shard_that_hangs_while_the_supervisor_dies(instance: Instance) -> None:
+    """The new supervisor must replace the shard before it can ask it for anything (P6)."""
+    run = unique("both")
+    with Watch(instance, run, numbered(LINES)) as watch:
+        watch.until_lines(PAUSE_AT)
+        sleeper = instance.the_process("ray::LogShard")
+        pause(sleeper)
+        kill(instance.the_process("ray::SupervisorActor"))
+        watch.until_end(within_s=60)
+        wait_dead([sleeper])
+    check_whole(watch, LINES)
+    assert instance.ended(run)["status"] == "completed"
