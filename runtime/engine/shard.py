@@ -41,11 +41,12 @@ from runtime.engine.cold import Cold
 from runtime.engine.committer import Committer
 from runtime.engine.doubt import Doubt
 from runtime.engine.leases import Leases
+from runtime.engine.questions import Questions
 from runtime.engine.tails import NoSegments, Segments, Tail
 from runtime.engine.viewers import Viewers
 from runtime.engine.watchlist import Watchlist
 from runtime.errors import OutlastError, ShardSuperseded, StoreError
-from runtime.ports import Clock, Due, Pulse, ReadReply, RunPage, RunQuery, Store
+from runtime.ports import Clock, Due, Pulse, ReadReply, Store
 from runtime.settings import Settings
 
 log = logging.getLogger("outlast.shard")
@@ -55,7 +56,7 @@ CONFIRM_S = 2.0  # how long a shard goes on without hearing from the store that 
 MAX_IDLE_TAILS = 256  # of closed logs that nobody waits on, each with up to a segment of bytes; more are dropped
 
 
-class Shard:
+class Shard(Questions):
     """Implements `ports.ShardPort` in this process. Make it with `open`, end it with `close`."""
 
     def __init__(
@@ -69,12 +70,10 @@ class Shard:
         threads: Threads,
         segments: Segments | None = None,
     ) -> None:
+        super().__init__(store, shard, threads)
         self.epoch = epoch
-        self._store = store
-        self._shard = shard
         self._settings = settings
         self._clock = clock
-        self._threads = threads
         self._cold = Cold(store, threads, segments or NoSegments())
         self._tails: dict[str, Tail] = {}
         self._leases = Leases(clock, settings.lease_ttl_s, settings.hang_s, settings.start_ttl_s)
@@ -347,38 +346,14 @@ class Shard:
         tail = await self._known(run_id)
         return None if tail.head is None or tail.spec is None else (tail.head, tail.spec)
 
-    async def unfinished(self) -> list[Head]:
-        """Return every run of this shard that is not terminal."""
-        return await self._threads.read(lambda: self._store.list_unfinished(self._shard))
-
-    async def destroy_pending(self) -> list[Head]:
-        """Return every ended run of this shard whose sandbox is not known to be destroyed."""
-        return await self._threads.read(lambda: self._store.list_destroy_pending(self._shard))
-
     async def batches(self, run_id: str, after: int) -> list[Batch]:
         """Return the next stored batches past `after`, a page of them."""
         return await self._cold.page(run_id, after)
-
-    async def list_runs(self, query: RunQuery) -> RunPage:
-        """Return one page of runs."""
-        return await self._threads.read(lambda: self._store.list_runs(query))
-
-    async def find_active(self, owner: str, thread_id: str) -> Head | None:
-        """Return the thread's active run."""
-        return await self._threads.read(lambda: self._store.find_active(owner, thread_id))
-
-    async def list_thread(self, owner: str, thread_id: str) -> list[tuple[Head, RunSpec]]:
-        """Return the thread's runs, oldest first."""
-        return await self._threads.read(lambda: self._store.list_thread(owner, thread_id))
 
     async def log(self, run_id: str) -> list[Batch]:
         """Return the whole stored log of a run."""
         head = (await self._known(run_id)).head
         return [] if head is None else await self._cold.log_up_to(run_id, head.next_seq)
-
-    async def stderr(self, run_id: str) -> bytes | None:
-        """Return the stored stderr tail."""
-        return await self._threads.read(lambda: self._store.read_stderr(run_id))
 
     async def stats(self) -> dict[str, Any]:
         """Return counters and facts for `/metrics`, `/readyz` and `doctor`."""

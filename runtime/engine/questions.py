@@ -1,0 +1,40 @@
+"""What is asked of a shard and answered by its store alone, without its memory: lists, and what ended runs left."""
+
+from __future__ import annotations
+
+from runtime.core.record import Head, RunSpec
+from runtime.engine.clock import Threads
+from runtime.ports import RunPage, RunQuery, Store
+
+
+class Questions:
+    """The part of `ports.ShardPort` that reads the store, each question on an OS thread that may wait."""
+
+    def __init__(self, store: Store, shard: int, threads: Threads) -> None:
+        self._store = store
+        self._shard = shard
+        self._threads = threads
+
+    async def unfinished(self) -> list[Head]:
+        """Return every run of this shard that is not terminal."""
+        return await self._threads.read(lambda: self._store.list_unfinished(self._shard))
+
+    async def destroy_pending(self) -> list[Head]:
+        """Return every ended run of this shard whose sandbox is not known to be destroyed."""
+        return await self._threads.read(lambda: self._store.list_destroy_pending(self._shard))
+
+    async def list_runs(self, query: RunQuery) -> RunPage:
+        """Return one page of runs."""
+        return await self._threads.read(lambda: self._store.list_runs(query))
+
+    async def find_active(self, owner: str, thread_id: str) -> Head | None:
+        """Return the thread's active run."""
+        return await self._threads.read(lambda: self._store.find_active(owner, thread_id))
+
+    async def list_thread(self, owner: str, thread_id: str) -> list[tuple[Head, RunSpec]]:
+        """Return the thread's runs, oldest first."""
+        return await self._threads.read(lambda: self._store.list_thread(owner, thread_id))
+
+    async def stderr(self, run_id: str) -> bytes | None:
+        """Return the stored stderr tail."""
+        return await self._threads.read(lambda: self._store.read_stderr(run_id))
