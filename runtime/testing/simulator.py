@@ -100,7 +100,7 @@ async def _play(plan: Plan, deployment: Deployment) -> None:
     deadline = loop.time() + BOUND_S
     while not chaos.over and loop.time() < deadline and not checker.breaches:  # noqa: ASYNC110 - virtual: it costs nothing
         await asyncio.sleep(1.0)
-    if not chaos.over:
+    if not chaos.over and not checker.breaches:
         checker.breach("I7", f"after {BOUND_S:.0f} s of peace: {outside.watching} viewers still watch")
     await asyncio.sleep(QUIET_S)
     judge(checker, deployment.store, deployment.world, outside.sessions, outside.emitted)

@@ -7,8 +7,9 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from runtime.core.ops import Create, Op, Outcome
-from runtime.core.record import Claimant, ClaimReason, Head, Limits, OnDisconnect, RunSpec
+from runtime.core.batch import Band, Batch, pack_ends
+from runtime.core.ops import Append, Claimed, ClaimRun, Create, Created, Finish, Op, Outcome
+from runtime.core.record import Claimant, ClaimReason, Head, Limits, OnDisconnect, RunError, RunSpec, Status
 from runtime.engine.driver import DriveEnd, Driver, Tools
 from runtime.engine.shard import Shard
 from runtime.engine.tails import Segments
@@ -46,6 +47,26 @@ def claimant(name: str) -> Claimant:
 
 def rng(seed: int) -> random.Random:
     return random.Random(seed)  # noqa: S311 - a seeded generator is the point
+
+
+def claim(expected: int = 0, name: str = "driver", run_id: str = RUN) -> ClaimRun:
+    return ClaimRun(run_id=run_id, expected_epoch=expected, claimant=claimant(name), reason=ClaimReason.START)
+
+
+def batch(seq: int, *texts: str, epoch: int = 1, band: Band = Band.JOURNAL, run_id: str = RUN) -> Batch:
+    data = b"\n".join(b'{"type":"%s"}' % text.encode() for text in texts)
+    ends = pack_ends(list(range(seq, seq + len(texts)))) if band is Band.JOURNAL else b""
+    return Batch(run_id=run_id, seq=seq, count=len(texts), epoch=epoch, band=band, data=data, ends=ends)
+
+
+def append(seq: int, *texts: str, epoch: int = 1) -> Append:
+    return Append(batch=batch(seq, *texts, epoch=epoch))
+
+
+def finish(seq: int, epoch: int = 1, status: Status = Status.COMPLETED, run_id: str = RUN) -> Finish:
+    error = None if status is Status.COMPLETED else RunError(message="m", code="c")
+    ending = batch(seq, "RUN_FINISHED", epoch=epoch, band=Band.LIVE, run_id=run_id)
+    return Finish(batch=ending, status=status, error=error)
 
 
 class Stage:
@@ -101,3 +122,10 @@ class Stage:
 
     def log(self, run_id: str = RUN) -> list[bytes]:
         return [chunk for batch in self.memory.read_batches(run_id, 0, 1 << 40) for chunk in batch.chunks()]
+
+
+async def started(stage: Stage) -> Shard:
+    shard = await stage.open()
+    assert isinstance(await shard.submit(create()), Created)
+    assert isinstance(await shard.submit(claim()), Claimed)
+    return shard

@@ -6,8 +6,7 @@ import asyncio
 from typing import TypeVar
 
 import pytest
-from unit.engine.stage import RUN, Stage, create
-from unit.engine.test_shard import claim
+from unit.engine.stage import RUN, Stage, claim, create
 
 from runtime.core.ops import Claimed, Done, Note, Op, Outcome, RequestCancel, RequestHandover, Superseded
 from runtime.core.record import CancelReason, Launch

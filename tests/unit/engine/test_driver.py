@@ -6,8 +6,7 @@ import asyncio
 
 import msgspec
 import pytest
-from unit.engine.stage import RUN, THREAD, Stage, create, rng
-from unit.engine.test_shard import batch, claim
+from unit.engine.stage import RUN, THREAD, Stage, batch, claim, create, rng
 
 from runtime.core import chunk
 from runtime.core.batch import Band

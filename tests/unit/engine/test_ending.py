@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from unit.engine.stage import RUN, Stage, claimant, create
-from unit.engine.test_shard import append, claim, finish
+from unit.engine.stage import RUN, Stage, append, claim, claimant, create, finish
 
 from runtime.core.ops import Finished, Note, RequestCancel
 from runtime.core.record import CancelReason, ClaimReason, Launch, Status

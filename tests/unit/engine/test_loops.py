@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from unit.engine.stage import RUN, Stage, create
-from unit.engine.test_shard import append, claim
+from unit.engine.stage import RUN, Stage, append, claim, create
 
 from runtime.core.heads import MAX_CLAIMS, with_claim
 from runtime.core.ops import Claimed

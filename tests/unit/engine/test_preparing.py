@@ -6,8 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 import pytest
-from unit.engine.stage import RUN, Stage, create
-from unit.engine.test_shard import claim
+from unit.engine.stage import RUN, Stage, claim, create
 
 from runtime.core.launch import AgentExit, ExitKind
 from runtime.core.ops import Note, RequestCancel
