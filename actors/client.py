@@ -24,6 +24,7 @@ import ray
 
 from actors.cluster import RayCluster
 from actors.compose import harnesses
+from actors.ray_access import use_token
 from actors.segments import RaySegmentReader
 from actors.viewers import Viewers
 from runtime.core.chunk import decode_chunk
@@ -53,6 +54,7 @@ class Client:
 
         Raises InstanceNotFound."""
         if data_dir is not None and (address is None or namespace is None):
+            use_token(Path(data_dir))
             found_address, found_namespace = _read_instance(Path(data_dir))
             address, namespace = address or found_address, namespace or found_namespace
         self._settings: Settings | None = None

@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc  # type: ignore[import-untyped]  # Ray's own dependency, without stubs
 import ray
+from ray import _raylet
 from ray.core.generated import node_manager_pb2, node_manager_pb2_grpc, runtime_environment_pb2
 
 # Ray's generated stubs and its node functions carry no types.
@@ -20,6 +21,7 @@ _messages: Any = node_manager_pb2
 _environments: Any = runtime_environment_pb2
 _services: Any = node_manager_pb2_grpc
 _ray: Any = ray
+_core: Any = _raylet
 
 log = logging.getLogger("outlast.warm")
 
@@ -60,7 +62,7 @@ class WarmWorkers:
             job_id=bytes.fromhex(ray.get_runtime_context().get_job_id()),
             runtime_env_info=_environments.RuntimeEnvInfo(serialized_runtime_env="{}"),
         )
-        self._node_stub().PrestartWorkers(request, timeout=CALL_TIMEOUT_S)
+        self._node_stub().PrestartWorkers(request, timeout=CALL_TIMEOUT_S, metadata=_token())
 
     def _node_stub(self) -> Any:
         if self._stub is None:
@@ -69,3 +71,9 @@ class WarmWorkers:
             address = f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
             self._stub = _services.NodeManagerServiceStub(grpc.insecure_channel(address))
         return self._stub
+
+
+def _token() -> tuple[tuple[str, str], ...]:
+    """Return the metadata by which Ray knows us; none without token authentication."""
+    loader = _core.AuthenticationTokenLoader.instance()
+    return tuple(loader.get_token_for_http_header().items()) if loader.has_token() else ()

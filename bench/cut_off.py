@@ -13,19 +13,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # as `serve` starts its Ray; read when Ray is imported
 
 import ray
 
 from actors import run_actor
 from actors.cluster import RayCluster
 from actors.compose import harnesses
+from actors.ray_access import use_token
 from runtime.core.ops import Create, Created
 from runtime.core.record import ClaimReason
 from runtime.engine.admission import Options, create_op
@@ -38,6 +36,7 @@ OWNER = "local"
 
 async def start(data_dir: Path, wanted: list[tuple[str, str]]) -> None:
     """Create each run and its driver. The actors are detached: they outlive this program."""
+    use_token(data_dir)
     instance = json.loads((data_dir / "instance.json").read_text())
     ray.init(address=instance["rayAddress"], namespace=instance["namespace"], log_to_driver=False)
     cluster = RayCluster(Settings(namespace=instance["namespace"]), deployment="")

@@ -58,7 +58,7 @@ def serve(settings: Settings) -> int:
             end_leftovers([Path(temp_dir), proxy_folder(temp_dir)])
         check_port(settings)
         stack.enter_context(neutral_folder(settings.data_path))
-        prepare(temp_dir, own=not settings.ray_address)
+        prepare(temp_dir, settings.data_path, own=not settings.ray_address)
         ray_instance = importlib.import_module("serve_app.ray_cluster").RayInstance(settings, deployment, temp_dir)
         stack.callback(ray_instance.stop)
         ray_instance.start()

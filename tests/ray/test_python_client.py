@@ -67,3 +67,27 @@ def test_python_starts_attaches_returns_and_cancels_like_http(instance: Instance
         [],
         ["1\n", "2\n", "3\n"],
     ]
+
+
+JOIN = """
+import json, sys
+import ray
+info = json.load(open(sys.argv[1]))
+ray.init(address=info["rayAddress"], namespace=info["namespace"], log_to_driver=False)
+print("joined")
+"""
+
+
+@pytest.mark.timeout(90)
+def test_nobody_joins_the_instance_s_ray_without_its_token(instance: Instance) -> None:
+    """Some of Ray's ports listen on every address; whoever joins can run code."""
+    token = instance.data_dir / "ray-token"
+    assert token.stat().st_mode & 0o777 == 0o600
+    where = str(instance.data_dir / "instance.json")
+    for env in ({"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}):
+        program = [sys.executable, "-P", "-c", JOIN, where]
+        done = subprocess.run(
+            program, capture_output=True, timeout=60, check=False, env={**instance.env, **env}, cwd="/"
+        )
+        assert done.returncode != 0
+        assert b"joined" not in done.stdout
