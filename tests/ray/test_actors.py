@@ -32,8 +32,8 @@ FORBIDDEN = (
     "prometheus_client",
     "serve_app",
 )
-# One harness and one provider, and no actor but these. Ray loads the class of an actor wherever its handle is looked up:
-# that is why the shard is among them, and all of the engine with it.
+# Harnesses are loaded while a worker idles. Ray loads the class of an actor wherever its handle is looked up: that is
+# why the shard is among them, and all of the engine with it.
 LOADED = {
     "actors": "calls compose history identity light log_shard names run_actor segments shard_client",
     "runtime.harnesses": (
