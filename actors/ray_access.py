@@ -1,9 +1,11 @@
-"""Who may talk to an instance's own Ray: whoever can read its token file.
+"""Who may talk to an instance's own Ray: whoever is on this machine and can read its token file.
 
-Some of Ray's ports listen on every address of the machine, whatever address its nodes have, and whoever reaches one can
-run code. So Ray's token authentication is on: one token per data directory, in a file of mode 600, named to Ray by
-`RAY_AUTH_TOKEN_PATH`. Set before Ray is first used in a process; what Ray starts inherits it. An agent's environment
-never holds it.
+Whoever reaches Ray can run code, and Ray listens on every address of the machine, whatever address its nodes are given,
+unless it is told that this machine is no part of a cluster: `RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0`, which Linux heeds
+too. Then everything but one port of each Serve replica is on loopback. And Ray's token authentication is on: one token
+per data directory, in a file of mode 600, named to Ray by `RAY_AUTH_TOKEN_PATH`.
+
+Set before Ray is first used in a process; what Ray starts inherits it. An agent's environment never holds it.
 """
 
 from __future__ import annotations
@@ -33,6 +35,9 @@ def use_token(data_dir: Path) -> None:
     if path.exists():
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ["RAY_AUTH_TOKEN_PATH"] = str(path)
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+        if (constants := sys.modules.get("ray._private.ray_constants")) is not None:
+            vars(constants)["ENABLE_RAY_CLUSTER"] = False
     else:
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     if (core := sys.modules.get("ray._raylet")) is not None:
