@@ -178,8 +178,10 @@ class Supervisor:
         if watched is not None and watched.handle is None:
             watched.hurry.set()  # it is being made, and will read the cancel in its claim's answer
             return
-        if watched is not None and watched.handle is not None and await self._receipt(watched.handle):
-            return
+        if watched is not None and watched.handle is not None:
+            if await self._receipt(watched.handle) or self._watched.get(run_id) is not watched:
+                return  # or somebody else has waited for the receipt too, and has replaced it by now
+            head = await self._head(run_id) or head
         if head.needs_driver:
             self._replace(head, ClaimReason.CANCEL)
         else:

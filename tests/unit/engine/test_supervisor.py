@@ -130,6 +130,24 @@ def test_a_cancel_without_a_receipt_makes_a_driver_that_ends_the_run() -> None:
     play(1, acts())
 
 
+def test_two_who_wait_for_the_receipt_of_a_silent_driver_make_one_successor() -> None:
+    """The gateway's word and the shard's `due` come at the same time, and both wait."""
+
+    async def acts() -> None:
+        acts = await Acts.open()
+        first = await acts.begun()
+        first.receipt = False
+        await acts.shard.submit(RequestCancel(run_id=RUN, reason=CancelReason.USER))
+        waiting = asyncio.create_task(acts.supervisor.cancel(RUN))
+        await elapse(0.5)
+        await asyncio.gather(waiting, acts.supervisor.cancel(RUN))
+        await elapse(0.2)
+        assert acts.made == [(0, "start"), (1, "cancel")]
+        assert not acts.fleet.made[-1].killed
+
+    play(1, acts())
+
+
 def test_a_cancel_that_nobody_heard_of_is_found() -> None:
     async def acts() -> None:
         acts = await Acts.open()
