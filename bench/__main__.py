@@ -29,7 +29,7 @@ BUILD = Path("build")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure what is asked for; return the exit code."""
+    """Measure what is asked for; return 1 if a row has no figure. A missed target is said, and no failure of the run."""
     parser = argparse.ArgumentParser(prog="bench", description="Measure the product; write build/bench.json.")
     parser.add_argument("--only", default="", help="rows, by commas; a row brings those that are measured with it")
     parser.add_argument("--quick", action="store_true", help="few trials: to see that it works")
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     build.mkdir(parents=True, exist_ok=True)
     figures = asyncio.run(_measure(groups, build, chosen.quick))
     _report(rows, figures, begun, load)
-    return 0 if all(row.name in figures and row.met(figures[row.name].value) for row in rows) else 1
+    return 0 if all(row.name in figures for row in rows) else 1
 
 
 async def _measure(groups: Sequence[Group], build: Path, quick: bool) -> Figures:
