@@ -30,8 +30,8 @@ async def call(name: str, method: Any, *args: Any, timeout_s: float | None = Non
 
     Raises the method's own OutlastError, or Gone. A timeout does not retract the call: it may still be executed."""
     try:
-        reference = method.remote(*args)
-        return await (reference if timeout_s is None else asyncio.wait_for(reference, timeout_s))
+        async with asyncio.timeout(timeout_s):  # not wait_for, which makes a task of its own for each call
+            return await method.remote(*args)
     except RayTaskError as error:
         cause = getattr(error, "cause", None)
         if isinstance(cause, OutlastError):
