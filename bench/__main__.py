@@ -29,7 +29,7 @@ BUILD = Path("build")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure what is asked for; return 1 if a row has no figure. A missed target is said, and no failure of the run."""
+    """Measure what is asked for; return 1 if a row has no figure. A missed target is said and is no failure."""
     parser = argparse.ArgumentParser(prog="bench", description="Measure the product; write build/bench.json.")
     parser.add_argument("--only", default="", help="rows, by commas; a row brings those that are measured with it")
     parser.add_argument("--quick", action="store_true", help="few trials: to see that it works")
