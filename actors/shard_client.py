@@ -6,29 +6,25 @@ callers repeat (I9). It drops answers of an incarnation older than one it has he
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from actors.calls import Gone, call, find
 from actors.names import shard_name
-from runtime.core.batch import Batch
-from runtime.core.ops import Op, Outcome
-from runtime.core.record import Head, RunSpec
+from runtime.engine.remote_shard import RemoteShard
 from runtime.errors import StoreUnavailable
-from runtime.ports import Due, Pulse, ReadReply, RunPage, RunQuery
 
 # Above what a parked read may take; a hung shard is found by the supervisor's ping long before.
 CALL_TIMEOUT_S = 40.0
 
 
-class ShardClient:
+class ShardClient(RemoteShard):
     """One shard, by its name in a namespace."""
 
     def __init__(self, shard: int, namespace: str) -> None:
+        super().__init__()
         self.name = shard_name(shard)
         self._namespace = namespace
         self._handle: Any = None
-        self._epoch = 0
 
     async def _call(self, method: str, *args: Any) -> Any:
         if self._handle is None:
@@ -41,90 +37,5 @@ class ShardClient:
             self._handle = None
             raise StoreUnavailable(f"{self.name} does not answer; it is being replaced.") from error
 
-    async def submit(self, op: Op) -> Outcome:
-        """See ports.LogPort."""
-        outcome: Outcome = await self._call("submit", op)
-        return outcome
-
-    async def pulse(self, run_id: str, epoch: int, tick: int) -> Pulse:
-        """See ports.LogPort."""
-        pulse: Pulse = await self._call("pulse", run_id, epoch, tick)
-        return pulse
-
-    async def read(self, run_id: str, after: int, wait_s: float, inline: bool = False) -> ReadReply:
-        """See ports.LogPort."""
-        reply: ReadReply = await self._call("read", run_id, after, wait_s, inline)
-        if reply.shard_epoch < self._epoch:
-            self._handle = None
-            raise StoreUnavailable(f"{self.name}: an old incarnation answered.")
-        self._epoch = reply.shard_epoch
-        return reply
-
-    async def record(self, run_id: str) -> tuple[Head, RunSpec] | None:
-        """See ports.LogPort."""
-        record: tuple[Head, RunSpec] | None = await self._call("record", run_id)
-        return record
-
-    async def batches(self, run_id: str, after: int) -> list[Batch]:
-        """See ports.LogPort."""
-        batches: list[Batch] = await self._call("batches", run_id, after)
-        return batches
-
-    async def attach(self, run_id: str, viewer: str, number: int) -> bool:
-        """See ports.ShardPort."""
-        known: bool = await self._call("attach", run_id, viewer, number)
-        return known
-
-    async def set_viewers(self, viewer: str, number: int, counts: Mapping[str, int]) -> None:
-        """See ports.ShardPort."""
-        await self._call("set_viewers", viewer, number, dict(counts))
-
-    async def due(self, wait_s: float) -> list[Due]:
-        """See ports.ShardPort."""
-        due: list[Due] = await self._call("due", wait_s)
-        return due
-
-    async def unfinished(self) -> list[Head]:
-        """See ports.ShardPort."""
-        heads: list[Head] = await self._call("unfinished")
-        return heads
-
-    async def destroy_pending(self) -> list[Head]:
-        """See ports.ShardPort."""
-        heads: list[Head] = await self._call("destroy_pending")
-        return heads
-
-    async def list_runs(self, query: RunQuery) -> RunPage:
-        """See ports.ShardPort."""
-        page: RunPage = await self._call("list_runs", query)
-        return page
-
-    async def find_active(self, owner: str, thread_id: str) -> Head | None:
-        """See ports.ShardPort."""
-        head: Head | None = await self._call("find_active", owner, thread_id)
-        return head
-
-    async def list_thread(self, owner: str, thread_id: str) -> list[tuple[Head, RunSpec]]:
-        """See ports.ShardPort."""
-        runs: list[tuple[Head, RunSpec]] = await self._call("list_thread", owner, thread_id)
-        return runs
-
-    async def log(self, run_id: str) -> list[Batch]:
-        """See ports.ShardPort."""
-        batches: list[Batch] = await self._call("log", run_id)
-        return batches
-
-    async def stderr(self, run_id: str) -> bytes | None:
-        """See ports.ShardPort."""
-        tail: bytes | None = await self._call("stderr", run_id)
-        return tail
-
-    async def stats(self) -> dict[str, Any]:
-        """See ports.ShardPort."""
-        stats: dict[str, Any] = await self._call("stats")
-        return stats
-
-    async def ping(self) -> dict[str, Any]:
-        """Return who serves: `{epoch, pid, nodeId}`."""
-        who: dict[str, Any] = await self._call("ping")
-        return who
+    def _forget(self) -> None:
+        self._handle = None

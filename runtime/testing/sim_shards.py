@@ -6,16 +6,14 @@ An old incarnation may live on beside its successor, held or not; the store refu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextvars import Context
 from typing import Any
 
-from runtime.core.batch import Batch
-from runtime.core.ops import Op, Outcome
-from runtime.core.record import Head, RunSpec
+from runtime.engine.remote_shard import RemoteShard
 from runtime.engine.shard import Shard
 from runtime.errors import ShardSuperseded, StoreError, StoreUnavailable
-from runtime.ports import Due, Pulse, ReadReply, RunPage, RunQuery, Store
+from runtime.ports import Store
 from runtime.settings import Settings
 from runtime.testing.sim_loop import SimLoop
 from runtime.testing.sim_net import Net, NoAnswer, Process
@@ -100,7 +98,7 @@ class SimShards:
         self._loop.call_later(0.5, incarnation.process.kill, context=Context())
 
 
-class SimShardClient:
+class SimShardClient(RemoteShard):
     """A shard as one process sees it: `ports.ShardPort`. `heard` is told of each answer as this process gets it."""
 
     def __init__(
@@ -108,10 +106,10 @@ class SimShardClient:
         shards: SimShards,
         heard: Callable[[str, tuple[Any, ...], Any], None] = lambda _method, _args, _value: None,
     ) -> None:
+        super().__init__()
         self._shards = shards
         self._heard = heard
         self._handle: Incarnation | None = None
-        self._epoch = 0
 
     async def _call(self, method: str, *args: Any) -> Any:
         if self._handle is None:
@@ -135,89 +133,9 @@ class SimShardClient:
         self._heard(method, args, value)
         return value
 
+    def _forget(self) -> None:
+        self._handle = None
+
     def segment(self, ref: Any) -> bytes | None:
         """Return the bytes of a segment of the incarnation that answered last; None if they are lost."""
         return self._handle.segments.get(ref) if self._handle is not None else None
-
-    async def submit(self, op: Op) -> Outcome:
-        """See ports.LogPort."""
-        outcome: Outcome = await self._call("submit", op)
-        return outcome
-
-    async def pulse(self, run_id: str, epoch: int, tick: int) -> Pulse:
-        """See ports.LogPort."""
-        pulse: Pulse = await self._call("pulse", run_id, epoch, tick)
-        return pulse
-
-    async def read(self, run_id: str, after: int, wait_s: float, inline: bool = False) -> ReadReply:
-        """See ports.LogPort. Drops the answers of older incarnations (P11)."""
-        reply: ReadReply = await self._call("read", run_id, after, wait_s, inline)
-        if reply.shard_epoch < self._epoch:
-            self._handle = None
-            raise StoreUnavailable("simulated: an old incarnation answered")
-        self._epoch = reply.shard_epoch
-        return reply
-
-    async def record(self, run_id: str) -> tuple[Head, RunSpec] | None:
-        """See ports.LogPort."""
-        record: tuple[Head, RunSpec] | None = await self._call("record", run_id)
-        return record
-
-    async def batches(self, run_id: str, after: int) -> list[Batch]:
-        """See ports.LogPort."""
-        batches: list[Batch] = await self._call("batches", run_id, after)
-        return batches
-
-    async def attach(self, run_id: str, viewer: str, number: int) -> bool:
-        """See ports.ShardPort."""
-        known: bool = await self._call("attach", run_id, viewer, number)
-        return known
-
-    async def set_viewers(self, viewer: str, number: int, counts: Mapping[str, int]) -> None:
-        """See ports.ShardPort."""
-        await self._call("set_viewers", viewer, number, dict(counts))
-
-    async def due(self, wait_s: float) -> list[Due]:
-        """See ports.ShardPort."""
-        due: list[Due] = await self._call("due", wait_s)
-        return due
-
-    async def unfinished(self) -> list[Head]:
-        """See ports.ShardPort."""
-        heads: list[Head] = await self._call("unfinished")
-        return heads
-
-    async def destroy_pending(self) -> list[Head]:
-        """See ports.ShardPort."""
-        heads: list[Head] = await self._call("destroy_pending")
-        return heads
-
-    async def list_runs(self, query: RunQuery) -> RunPage:
-        """See ports.ShardPort."""
-        page: RunPage = await self._call("list_runs", query)
-        return page
-
-    async def find_active(self, owner: str, thread_id: str) -> Head | None:
-        """See ports.ShardPort."""
-        head: Head | None = await self._call("find_active", owner, thread_id)
-        return head
-
-    async def list_thread(self, owner: str, thread_id: str) -> list[tuple[Head, RunSpec]]:
-        """See ports.ShardPort."""
-        runs: list[tuple[Head, RunSpec]] = await self._call("list_thread", owner, thread_id)
-        return runs
-
-    async def log(self, run_id: str) -> list[Batch]:
-        """See ports.ShardPort."""
-        batches: list[Batch] = await self._call("log", run_id)
-        return batches
-
-    async def stderr(self, run_id: str) -> bytes | None:
-        """See ports.ShardPort."""
-        tail: bytes | None = await self._call("stderr", run_id)
-        return tail
-
-    async def stats(self) -> dict[str, Any]:
-        """See ports.ShardPort."""
-        stats: dict[str, Any] = await self._call("stats")
-        return stats
