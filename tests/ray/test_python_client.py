@@ -91,7 +91,7 @@ def test_nobody_joins_the_instance_s_ray_without_its_token(instance: Instance) -
 
 
 def _printed(program: list[str], env: dict[str, str]) -> bytes:
-    """Return what it printed before it ended; Ray tries a wrong token again for a minute, and gets the time of a join."""
+    """Return what it printed; Ray tries a wrong token for a minute, and is given the time that a join takes."""
     try:
         done = subprocess.run(program, capture_output=True, timeout=JOIN_S, check=False, env=env, cwd="/")
     except subprocess.TimeoutExpired as late:
