@@ -148,7 +148,8 @@ class RunEnded(RequestError):
     code = "run_ended"
 
     def __init__(self, run_id: str, status: str) -> None:
-        super().__init__(f"Run {run_id!r} has ended ({status}).")
+        ended = f"has ended ({status})" if status != "running" else "waits for its thread and has no driver yet"
+        super().__init__(f"Run {run_id!r} {ended}.")
         self.run_id = run_id
         self.status = status
 

@@ -87,7 +87,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = ""
     harnesses: Annotated[str, Meta(description="More harnesses: `name=module:attribute,...`.")] = ""
     providers: Annotated[str, Meta(description="More sandbox providers: `name=module:attribute,...`.")] = ""
-    log_level: Annotated[str, Meta(description="debug, info, warning or error.")] = "info"
+    log_level: Annotated[str, Meta(pattern="^(debug|info|warning|error)$", description="One of the four.")] = "info"
 
     @property
     def data_path(self) -> Path:

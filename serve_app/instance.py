@@ -12,20 +12,21 @@ import importlib
 import importlib.metadata
 import logging
 import os
+import select
 import signal
 import socket
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from actors.compose import load_attribute, store_path
-from runtime.errors import DataDirRefused, InputInvalid, PortInUse, StoreRefused
+from actors.compose import harnesses, load_attribute, named_paths, store_path
+from runtime.errors import DataDirRefused, InputInvalid, PortInUse, RayUnreachable, StoreRefused
 from runtime.process import current
 from runtime.settings import Settings
 from serve_app import instance_file
@@ -39,6 +40,7 @@ log = logging.getLogger("outlast.serve")
 # A run actor takes about 50 MB of its own; the agents and everything else need room too.
 RUN_BYTES = 60 << 20
 RUNS_SHARE_OF_MEMORY = 0.5
+LOOK_S = 1.0
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -71,7 +73,8 @@ def serve(settings: Settings) -> int:
         instance_file.write(settings.data_path, info)
         stack.callback(instance_file.remove, settings.data_path, info)
         _welcome(settings, url)
-        stop.wait()
+        if not stop.wait(ray_instance.healthy):
+            raise RayUnreachable("A part of our own Ray has died, so nothing is served. Agents go on: start again.")
         _say("Stopping: streams are cut so that clients reconnect; agents go on.")
         left = ray_instance.drain()
     _say(f"Stopped. {left} run(s) go on without us; the next `outlast serve` here picks them up.")
@@ -96,19 +99,26 @@ class _StopSignal:
         self.requested = True
         os.write(self._write, b".")
 
-    def wait(self) -> None:
-        """Block until a signal came."""
-        while not self.requested:
-            try:
-                os.read(self._read, 1)
-            except InterruptedError:
-                continue
+    def wait(self, healthy: Callable[[], bool]) -> bool:
+        """Block until a signal came: True; or until `healthy` says no: False."""
+        while not self.requested and healthy():
+            select.select([self._read], [], [], LOOK_S)
+        return self.requested
 
 
 def _check_settings(settings: Settings) -> None:
     if settings.host not in LOOPBACK:
         message = f"OUTLAST_HOST={settings.host} is not loopback: anyone who reaches it could run commands."
         raise InputInvalid(message, code="host_refused", field="host")
+    known = harnesses(settings)
+    if settings.harness not in known:
+        names = ", ".join(sorted(known))
+        raise InputInvalid(f"OUTLAST_HARNESS={settings.harness!r}: there are {names}.", code="setting_invalid")
+    if settings.sandbox not in (providers_named := ["local", *named_paths(settings, "providers")]):
+        names = ", ".join(sorted(providers_named))
+        raise InputInvalid(f"OUTLAST_SANDBOX={settings.sandbox!r}: there are {names}.", code="setting_invalid")
+    for name in known:
+        known[name]  # one that cannot be loaded is refused here, and not when the first run needs it
     if settings.store != "sqlite":
         raise InputInvalid(f"OUTLAST_STORE={settings.store!r}: only `sqlite`.", code="setting_invalid", field="store")
     if settings.shards != 1:

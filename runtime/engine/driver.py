@@ -223,8 +223,7 @@ class _Drive:
         self.sandbox = await self._ticking(self.preparer.ready())
         translator = self.harness.translator(self.run_id, self.spec)
         follower = Follower(self.sandbox, translator, self.aligner, self.appender, self._count, self._limits())
-        stopped_by = await follower.follow()
-        if stopped_by is not None:
+        if (stopped_by := await follower.follow()) is not None:
             return stopped_by, None
         exit = await self._exit(follower.no_exit)
         stderr = await self._stderr()

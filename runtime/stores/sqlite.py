@@ -92,6 +92,7 @@ class SqliteStore(SqliteReading):
         Raises ShardSuperseded, StoreFull: nothing is written. StoreUnavailable: read back (P7)."""
         with self._write_lock:
             connection = self._writing()
+            self._still_there()
             outcomes = self._commit(connection, shard, shard_epoch, ops, now_ms)
             self._checkpoint(connection)
             return outcomes
@@ -99,15 +100,24 @@ class SqliteStore(SqliteReading):
     def check(self) -> Mapping[str, Any]:
         """Return facts for `doctor` and `/readyz`. Raises StoreUnavailable, also if the file was replaced."""
         facts = self.facts()
-        if self.path.stat().st_ino != self._inode:
-            raise StoreUnavailable(
-                f"{self.path} is not the file that was opened: it was replaced. Restart the instance."
-            )
+        self._still_there()
         return facts | {
             "deploymentId": self.meta.deployment_id,
             "schemaVersion": self.meta.schema_version,
             "shards": self.meta.shards,
         }
+
+    def _still_there(self) -> None:
+        """Raise StoreUnavailable if the file has another name or none: what is written to it then is lost (I2)."""
+        try:
+            same = self.path.stat().st_ino == self._inode
+        except OSError:
+            same = False
+        if not same:
+            raise StoreUnavailable(
+                f"{self.path} is not the file that was opened: it was moved, removed or replaced. Bring it back, or "
+                "restart the instance."
+            )
 
     def close(self) -> None:
         """Release everything, and the opener's file if no newer shard was opened. Idempotent."""

@@ -196,3 +196,17 @@ def test_a_closed_store_answers_nothing(path: Path, use: Callable[[SqliteStore],
     store.close()
     with pytest.raises(StoreUnavailable, match="closed"):
         use(store)
+
+
+def test_a_store_whose_file_was_removed_takes_nothing_and_goes_on_when_it_is_back(path: Path) -> None:
+    """What is written to a file without a name is lost with the process (I2)."""
+    create_store(path, "deployment")
+    with closing(SqliteStore(path)) as store:
+        shard = ShardDriver(store)
+        shard.start()
+        away = path.rename(path.with_name("away"))
+        with pytest.raises(StoreUnavailable, match="moved, removed or replaced"):
+            shard.start("run-2", "thread-2")
+        away.rename(path)
+        shard.start("run-2", "thread-2")
+        assert store.read_run("run-2") is not None
