@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from runtime.process import ProcessIdentity, alive, identify, send
 
 PATIENCE_S = 5.0
+FAMILY_PATIENCE_S = 2.0
 LOOK_S = 0.02
 
 
@@ -26,10 +27,41 @@ def end_leftovers(folders: list[Path]) -> int:
     found = list(_using(folders))
     for process in found:
         send(process, signal.SIGKILL)
-    deadline = time.monotonic() + PATIENCE_S
-    while any(alive(process) for process in found) and time.monotonic() < deadline:
-        time.sleep(LOOK_S)
+    wait_gone(found, PATIENCE_S)
     return len(found)
+
+
+def end_family(family: Sequence[ProcessIdentity]) -> None:
+    """See that all of these are gone: by themselves within FAMILY_PATIENCE_S, else by SIGKILL."""
+    wait_gone(family, FAMILY_PATIENCE_S)
+    for process in family:
+        send(process, signal.SIGKILL)
+    wait_gone(family, PATIENCE_S)
+
+
+def wait_gone(processes: Sequence[ProcessIdentity], patience_s: float) -> None:
+    """Return when none of them lives, or after `patience_s`."""
+    deadline = time.monotonic() + patience_s
+    while any(alive(process) for process in processes) and time.monotonic() < deadline:
+        time.sleep(LOOK_S)
+
+
+def family_of(pids: Collection[int]) -> list[ProcessIdentity]:
+    """Return these processes and all that descend from them now. A recorder of an agent does not: it has left its
+    launcher's family at its start."""
+    parents = {int(entry.name): _parent(entry) for entry in Path("/proc").iterdir() if entry.name.isdecimal()}
+    family = {pid for pid in pids if pid in parents}
+    while more := {pid for pid, parent in parents.items() if parent in family and pid not in family}:
+        family |= more
+    return [process for pid in sorted(family) if (process := identify(pid)) is not None]
+
+
+def _parent(entry: Path) -> int:
+    try:
+        stat = (entry / "stat").read_bytes()
+    except OSError:
+        return 0
+    return int(stat[stat.rindex(b")") + 2 :].split()[1])
 
 
 def _using(folders: list[Path]) -> Iterator[ProcessIdentity]:

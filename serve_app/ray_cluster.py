@@ -29,6 +29,7 @@ from actors.names import SUPERVISOR, shard_name
 from runtime.errors import InstanceError, RayUnreachable
 from runtime.settings import Settings
 from serve_app.deployment import application
+from serve_app.leftovers import end_family, family_of
 from serve_app.ray_environment import proxy_folder
 
 log = logging.getLogger("outlast.serve")
@@ -129,8 +130,16 @@ class RayInstance:
 
     def healthy(self) -> bool:
         """Return whether every process of our own Ray lives; of another's cluster nothing is known here."""
-        node: Any = vars(ray._private.worker).get("_global_node") if self._own else None  # noqa: SLF001 - no public way
+        node = self._node()
         return node is None or not node.dead_processes()
+
+    def _node(self) -> Any:
+        return vars(ray._private.worker).get("_global_node") if self._own else None  # noqa: SLF001 - no public way
+
+    def _pids(self) -> list[int]:
+        node = self._node()
+        kinds = node.all_processes.values() if node is not None else ()
+        return [info.process.pid for processes in kinds for info in processes]
 
     # --- down ---
 
@@ -157,8 +166,10 @@ class RayInstance:
             return
         if not self._own:
             self._leave_cluster()
+        family = family_of(self._pids())
         ray.shutdown()
         self._loop.close()
+        end_family(family)  # the raylet's own helpers take their time after it
         if self._own:
             shutil.rmtree(proxy_folder(self.temp_dir), ignore_errors=True)
 
