@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -57,7 +56,6 @@ class Appender:
     def __init__(self, authority: Authority, progress: Progress, open_items: OpenItems, max_log_bytes: int) -> None:
         self.progress = progress
         self.full = False
-        self.before_seal: Callable[[], None] | None = None  # hands over what is still held back
         self._authority = authority
         self._open = open_items
         self._max_log_bytes = max_log_bytes
@@ -105,8 +103,6 @@ class Appender:
         """Take nothing more, and wait until what was taken is stored: only then does the finish know its place.
 
         Whoever comes later gets LogClosedError. Raises what ended the appender."""
-        if self.before_seal is not None:
-            self.before_seal()
         self._sealed = True
         await self.drain()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 from runtime.core import chunk
@@ -17,7 +16,7 @@ from runtime.core.align import BandAligner
 from runtime.core.framing import Framed, Framer
 from runtime.engine.appending import Appender
 from runtime.engine.finishing import failed
-from runtime.errors import JournalReplayDivergedError, OutlastError, SandboxUnreachable
+from runtime.errors import JournalReplayDivergedError, SandboxUnreachable
 from runtime.ports import Clock, Ending, Sandbox, Translator
 
 # An agent that said its result should exit; one CLI stays 5 s after it when offline.
@@ -55,7 +54,6 @@ class Follower:
         self._translator = translator
         self._aligner = aligner
         self._appender = appender
-        appender.before_seal = self.feed_rest
         self._count = count
         self._limits = limits
         self._framer = Framer(0, limits.max_line_bytes)
@@ -76,14 +74,6 @@ class Follower:
             except JournalReplayDivergedError as error:
                 self.cut = error
         return stop
-
-    def feed_rest(self) -> None:
-        """Take what came of an unfinished line, when the run is ended from outside: nothing an agent prints is lost.
-
-        Nothing is taken while the replay has not met the stored log, or once the log takes no more."""
-        if self._aligner.done:
-            with suppress(OutlastError):
-                self._feed(self._framer.finish())
 
     async def _follow_to_the_end(self) -> Ending | None:
         """Read on where we are whenever the host answers again: unreachable is not gone (P17)."""

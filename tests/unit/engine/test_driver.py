@@ -129,17 +129,6 @@ def test_a_cancel_destroys_then_ends() -> None:
     play(1, acts())
 
 
-def test_what_came_of_an_unfinished_line_is_stored_before_the_end_of_a_cancelled_run() -> None:
-    async def acts() -> None:
-        stage = Stage(Script(pieces=[(0.5, b"say m one\n"), (0.1, b"an odd half of a line"), (1000.0, b"\n")]))
-        shard, first = await begun(stage)
-        await shard.submit(RequestCancel(run_id=RUN, reason=CancelReason.USER))
-        await first
-        assert b"an odd half of a line" in journal_band(stage)[-1]
-
-    play(1, acts())
-
-
 def test_a_cancel_that_is_recorded_before_the_claim_starts_nothing() -> None:
     async def acts() -> None:
         stage = Stage(LINES)
