@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 
 from actors.compose import harnesses, load_attribute, named_paths, store_path
+from actors.ray_access import TOKEN_FILE
 from runtime.errors import DataDirRefused, InputInvalid, PortInUse, RayUnreachable, StoreRefused
 from runtime.process import current
 from runtime.settings import Settings
@@ -57,7 +58,7 @@ def serve(settings: Settings) -> int:
         deployment = prepare_store(settings)
         temp_dir = settings.ray_temp_dir or default_temp_dir(settings)
         if not settings.ray_address:
-            end_leftovers([Path(temp_dir), proxy_folder(temp_dir)])
+            end_leftovers([Path(temp_dir), proxy_folder(temp_dir)], settings.data_path / TOKEN_FILE)
         check_port(settings)
         stack.enter_context(neutral_folder(settings.data_path))
         prepare(temp_dir, settings.data_path, own=not settings.ray_address)

@@ -20,11 +20,11 @@ FAMILY_PATIENCE_S = 2.0
 LOOK_S = 0.02
 
 
-def end_leftovers(folders: list[Path]) -> int:
+def end_leftovers(folders: list[Path], token: Path) -> int:
     """End our own processes that name one of `folders` on their command line; return how many there were.
 
     By identity (P5), and waits until they are gone, at most PATIENCE_S."""
-    found = list(_using(folders))
+    found = list(_using(folders, token))
     for process in found:
         send(process, signal.SIGKILL)
     wait_gone(found, PATIENCE_S)
@@ -64,7 +64,16 @@ def _parent(entry: Path) -> int:
     return int(stat[stat.rindex(b")") + 2 :].split()[1])
 
 
-def _using(folders: list[Path]) -> Iterator[ProcessIdentity]:
+def _is_ray_with(entry: Path, command: bytes, token: Path) -> bool:
+    """Return whether it is a process of Ray's that was given our token: such a one shows a title for its arguments."""
+    try:
+        environment = (entry / "environ").read_bytes() if command.startswith(b"ray::") else b""
+    except OSError:
+        return False
+    return b"RAY_AUTH_TOKEN_PATH=" + os.fsencode(token) in environment.split(b"\0")
+
+
+def _using(folders: list[Path], token: Path) -> Iterator[ProcessIdentity]:
     names = [os.fsencode(folder) + b"/" for folder in folders]
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal() or int(entry.name) == os.getpid():
@@ -75,5 +84,6 @@ def _using(folders: list[Path]) -> Iterator[ProcessIdentity]:
             command = (entry / "cmdline").read_bytes()
         except OSError:
             continue
-        if process is not None and ours and any(name in command for name in names):
+        named = any(name in command for name in names) or _is_ray_with(entry, command, token)
+        if process is not None and ours and named:
             yield process
