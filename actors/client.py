@@ -31,7 +31,7 @@ from runtime.core.chunk import decode_chunk
 from runtime.core.ids import Offset, RunId, ThreadId
 from runtime.core.ops import Refusal, RequestCancel, to_error
 from runtime.core.record import CancelReason, to_wire
-from runtime.engine.admission import Options, create_op, find_harness
+from runtime.engine.admission import LOCAL_OWNER, Options, create_op, find_harness
 from runtime.engine.authority import repeat
 from runtime.engine.tails import skip
 from runtime.errors import InputInvalid, InstanceNotFound, OffsetGone, OutlastError, RunNotFound
@@ -39,7 +39,7 @@ from runtime.ports import ReadReply
 from runtime.settings import Settings
 
 T = TypeVar("T")
-OWNER = "local"
+OWNER = LOCAL_OWNER
 PARK_S = 20.0
 CHUNK = dict[str, Any]
 

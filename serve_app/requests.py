@@ -28,15 +28,14 @@ from starlette.datastructures import Headers, QueryParams
 from runtime.core.ids import Offset, RunId, ThreadId
 from runtime.core.ops import Create
 from runtime.core.record import OnDisconnect
-from runtime.engine.admission import Options, create_op, find_harness
+from runtime.engine.admission import LOCAL_OWNER, Options, create_op, find_harness
 from runtime.errors import InputInvalid
 from runtime.ports import Harness
 from runtime.settings import Settings
 from serve_app import schemas
 from serve_app.frames import NDJSON, SSE, Format
 
-# Issue 4 maps tokens to owners. Until then there is one, and it is part of every key already.
-OWNER = "local"
+OWNER = LOCAL_OWNER
 
 M = TypeVar("M", bound=pydantic.BaseModel)
 
