@@ -26,10 +26,11 @@ from actors.calls import Gone, call, find, kill
 from actors.cluster import RayCluster
 from actors.compose import preloaded_modules
 from actors.names import SUPERVISOR, shard_name
+from actors.ray_access import TOKEN_FILE
 from runtime.errors import InstanceError, RayUnreachable
 from runtime.settings import Settings
 from serve_app.deployment import application
-from serve_app.leftovers import end_family, family_of
+from serve_app.leftovers import end_family, end_leftovers, family_of
 from serve_app.ray_environment import proxy_folder
 
 log = logging.getLogger("outlast.serve")
@@ -171,6 +172,8 @@ class RayInstance:
         self._loop.close()
         end_family(family)  # the raylet's own helpers take their time after it
         if self._own:
+            # and what the raylet started after we had looked: now that it is gone, nobody starts more
+            end_leftovers([Path(self.temp_dir), proxy_folder(self.temp_dir)], self.settings.data_path / TOKEN_FILE)
             shutil.rmtree(proxy_folder(self.temp_dir), ignore_errors=True)
 
     def _leave_cluster(self) -> None:
