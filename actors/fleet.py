@@ -10,7 +10,7 @@ from actors.calls import Gone, actor_id, call, find, kill
 from actors.names import run_name
 from actors.warm import WarmWorkers
 from runtime.core.record import ClaimReason
-from runtime.engine.driver import DriveEnd
+from runtime.engine.concluding import DriveEnd
 from runtime.engine.supervisor import DriverDied
 from runtime.settings import Settings
 

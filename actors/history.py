@@ -13,7 +13,7 @@ from runtime.core.messages import to_agui
 from runtime.core.record import Head, RunSpec
 from runtime.core.thread import ThreadRun, thread_messages
 from runtime.engine.authority import repeat
-from runtime.engine.preparing import History
+from runtime.engine.tools import History
 from runtime.settings import Settings
 
 # A preamble for an agent is text that a model reads: the newest runs of a thread, and not more of their logs than this.

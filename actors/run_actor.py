@@ -28,7 +28,9 @@ from actors.names import run_name, shard_of  # noqa: E402
 from actors.shard_client import ShardClient  # noqa: E402
 from runtime.core.record import ClaimReason  # noqa: E402
 from runtime.engine.clock import SystemClock  # noqa: E402
-from runtime.engine.driver import DriveEnd, Driver, Tools  # noqa: E402
+from runtime.engine.concluding import DriveEnd  # noqa: E402
+from runtime.engine.driver import Driver  # noqa: E402
+from runtime.engine.tools import Tools  # noqa: E402
 from runtime.errors import LogClosedError  # noqa: E402
 from runtime.settings import Settings  # noqa: E402
 

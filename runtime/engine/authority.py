@@ -10,8 +10,8 @@ answer and the deed hears of its successor there, and does nothing (P4).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 from runtime.core.ops import Op, Outcome, Superseded, UnknownRun, to_error
 from runtime.core.record import Head
@@ -104,6 +104,22 @@ class Authority:
         self.orders.raise_if_lost()
         while self._clock.monotonic() - self._answered > self._lease_ttl_s:
             await self.pulse()
+
+    def count(self) -> None:
+        """Give a sign of life: the driver has moved (P13)."""
+        self.tick += 1
+
+    async def ticking(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Await `work` and count meanwhile: waiting for an answer is not a hang."""
+        task = asyncio.ensure_future(work)
+        try:
+            while not task.done():
+                await asyncio.wait((task,), timeout=1.0)
+                self.count()
+            return task.result()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
         sent = self._clock.monotonic()

@@ -8,21 +8,17 @@ asks the sandbox what did.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from runtime.core.ops import Note
 from runtime.core.record import Head, Launch, RunSpec
 from runtime.engine.authority import Authority
+from runtime.engine.tools import Tools
 from runtime.errors import LaunchFailed, SandboxLost, SandboxUnreachable
 from runtime.ports import Clock, Harness, LaunchSpec, Sandbox, SandboxProvider
 
-if TYPE_CHECKING:
-    from runtime.engine.driver import Tools
-
 T = TypeVar("T")
-# Returns the thread's earlier messages (AG-UI), oldest first, without those of the run itself.
-History = Callable[[Head], Awaitable[Sequence[Mapping[str, Any]]]]
 
 CREATE_DEADLINE_S = 60.0  # P21: a `create` that has not ended by then is taken for failed
 UNREACHABLE_RETRY_S = 1.0

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from runtime.core.ops import Assign, Assigned, Exhausted, OpenSupervisor, SupervisorOpened, SupervisorStale
 from runtime.core.record import Claimant, ClaimReason, Head
 from runtime.engine.authority import repeat
-from runtime.engine.driver import DriveEnd
+from runtime.engine.concluding import DriveEnd
 from runtime.engine.ending import end_run
 from runtime.engine.finishing import aborted, failed
 from runtime.errors import OutlastError, RunEnded, RunNotFound

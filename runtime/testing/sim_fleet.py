@@ -11,8 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from runtime.core.record import Claimant, ClaimReason, Head
-from runtime.engine.driver import DriveEnd, Driver, Tools
+from runtime.engine.concluding import DriveEnd
+from runtime.engine.driver import Driver
 from runtime.engine.supervisor import DriverDied
+from runtime.engine.tools import Tools
 from runtime.settings import Settings
 from runtime.testing.sim_agent import SimHarness
 from runtime.testing.sim_loop import SimLoop

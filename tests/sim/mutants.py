@@ -15,7 +15,7 @@ from runtime.core.decision import Decision, View
 from runtime.core.ops import Assign, ClaimRun, Finish, MustAbort, Op, Outcome, Refusal
 from runtime.core.record import Head
 from runtime.engine.authority import Authority, Orders
-from runtime.engine.driver import _Drive
+from runtime.engine.concluding import Conclusion
 from runtime.stores import memory
 from runtime.stores.memory import MemoryStore
 from runtime.stores.memory_tables import Transaction
@@ -133,13 +133,13 @@ def answer_before_the_commit(patch: Patch) -> None:
 
 def destroy_before_the_finish(patch: Patch) -> None:
     """A driver gives the sandbox back, then says that the run has ended."""
-    finish = _Drive._finish
+    finish = Conclusion.finish
 
-    async def hasty(self: _Drive, ending: Any, exit: Any) -> Any:
-        await self._destroy()
+    async def hasty(self: Conclusion, ending: Any, exit: Any) -> Any:
+        await self.destroy()
         return await finish(self, ending, exit)
 
-    patch.setattr(_Drive, "_finish", hasty)
+    patch.setattr(Conclusion, "finish", hasty)
 
 
 @contextmanager

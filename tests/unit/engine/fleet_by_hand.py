@@ -7,7 +7,7 @@ import asyncio
 from unit.engine.stage import RUN, Stage, claim, claimant, create
 
 from runtime.core.record import ClaimReason
-from runtime.engine.driver import DriveEnd
+from runtime.engine.concluding import DriveEnd
 from runtime.engine.shard import Shard
 from runtime.engine.supervisor import DriverDied, RunHandle, Supervisor
 from runtime.testing.sim_loop import elapse

@@ -10,9 +10,11 @@ from typing import Any, cast
 from runtime.core.batch import Band, Batch, pack_ends
 from runtime.core.ops import Append, Claimed, ClaimRun, Create, Created, Finish, Op, Outcome
 from runtime.core.record import Claimant, ClaimReason, Head, Limits, OnDisconnect, RunError, RunSpec, Status
-from runtime.engine.driver import DriveEnd, Driver, Tools
+from runtime.engine.concluding import DriveEnd
+from runtime.engine.driver import Driver
 from runtime.engine.shard import Shard
 from runtime.engine.tails import Segments
+from runtime.engine.tools import Tools
 from runtime.ports import LogPort
 from runtime.settings import Settings
 from runtime.stores.memory import MemoryStore

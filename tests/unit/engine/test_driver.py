@@ -13,7 +13,8 @@ from runtime.core.batch import Band
 from runtime.core.launch import AgentExit, ExitKind
 from runtime.core.ops import Append, Assign, OpenSupervisor, RequestCancel, RequestHandover
 from runtime.core.record import CancelReason, Claimant, ClaimReason, Status
-from runtime.engine.driver import DriveEnd, Driver
+from runtime.engine.concluding import DriveEnd
+from runtime.engine.driver import Driver
 from runtime.engine.shard import Shard
 from runtime.errors import LogClosedError
 from runtime.testing.sim_agent import Script, translate, write_script

@@ -11,7 +11,7 @@ from unit.engine.test_driver import journal_band
 
 from runtime.core import chunk
 from runtime.core.record import Limits, Status
-from runtime.engine.driver import DriveEnd
+from runtime.engine.concluding import DriveEnd
 from runtime.engine.following import RESULT_GRACE_S
 from runtime.testing.sim_agent import Script, translate
 from runtime.testing.sim_loop import elapse, play

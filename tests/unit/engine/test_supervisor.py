@@ -10,7 +10,7 @@ from unit.engine.stage import RUN, append, claim, create, finish
 
 from runtime.core.ops import Finished, RequestCancel, RequestHandover
 from runtime.core.record import CancelReason, ClaimReason, Status
-from runtime.engine.driver import DriveEnd
+from runtime.engine.concluding import DriveEnd
 from runtime.engine.supervisor import DriverDied
 from runtime.errors import RunEnded, RunNotFound
 from runtime.testing.sim_loop import elapse, play
