@@ -4,8 +4,8 @@ A line ends at byte 0x0A and nowhere else; 0x0D stays in it. Positions count byt
 line's end is where a reader may resume. What a line's bytes mean, invalid UTF-8 included, is the translators' matter.
 
 The hot path makes no object for a line but its bytes and its position: a `Framed` holds them in two lists side by side.
-A line over the limit is counted and let go while it comes; its place in the lists is kept by empty bytes and an entry
-in `skipped`.
+A line over the limit is counted and let go while it comes; its place in the lists is kept by empty bytes, and `skipped`
+says what was there.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class SkippedLine(NamedTuple):
 class Framed(NamedTuple):
     """Lines in order: `lines[i]` without its newline, `ends[i]` the position after the newline.
 
-    `skipped` says of which lines, by index, only the size is known. `torn`: the last line has no newline, and its end
-    is the end of the bytes."""
+    `skipped` says of which lines, by their end, only the size is known. `torn`: the last line has no newline, and its
+    end is the end of the bytes."""
 
     lines: list[bytes]
     ends: list[int]
@@ -76,12 +76,10 @@ class Framer:
         ends = list(map(add, accumulate(sizes), count(self._held_start + 1)))
         skipped: dict[int, SkippedLine] = {}
         if self._size + len(data) > self._max:
-            skipped = {
-                index: SkippedLine(ends[index] - 1 - size, size) for index, size in enumerate(sizes) if size > self._max
-            }
-            for index in skipped:
+            for index in [index for index, size in enumerate(sizes) if size > self._max]:
                 lines[index] = b""
-        if self._held and 0 not in skipped:
+                skipped[ends[index]] = SkippedLine(ends[index] - 1 - sizes[index], sizes[index])
+        if self._held and ends[0] not in skipped:
             lines[0] = b"".join((self._held, lines[0]))
         self._begin(ends[-1])
         self._hold(rest)
@@ -92,7 +90,7 @@ class Framer:
         if not self._size:
             return Framed([], [], {})
         end = self.position
-        skipped = {0: SkippedLine(self._held_start, self._lost)} if self._lost else {}
+        skipped = {end: SkippedLine(self._held_start, self._lost)} if self._lost else {}
         line = bytes(self._held)
         self._begin(end)
         return Framed([line], [end], skipped, torn=True)

@@ -149,13 +149,13 @@ class Follower:
 
     def _feed(self, framed: Framed) -> None:
         """Translate whole lines and hand over what the log does not hold yet."""
-        feed = self._translator.feed
+        feed, skipped, torn = self._translator.feed, framed.skipped, framed.torn
         chunks: list[bytes] = []
         ends: list[int] = []
-        for index, line in enumerate(framed.lines):
-            skipped = framed.skipped.get(index) if framed.skipped else None
-            made = feed(line, framed.torn) if skipped is None else [chunk.line_skipped(*skipped)]
-            chunks += made
-            ends += [framed.ends[index]] * len(made)
+        for line, end in zip(framed.lines, framed.ends, strict=True):
+            made = feed(line, torn) if line or end not in skipped else [chunk.line_skipped(*skipped[end])]
+            for data in made:
+                chunks.append(data)
+                ends.append(end)
         new = self._aligner.feed(chunks)
         self._appender.put_journal(new, ends[len(ends) - len(new) :])

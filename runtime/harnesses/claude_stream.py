@@ -67,10 +67,10 @@ class ClaudeTranslator:
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 return self.feed_generic(line, torn)
             delta, blocks = event.delta, self._blocks
-            text = delta.text
-            if text and delta.kind == blocks.kind and event.index == blocks.index:
+            text, kind = delta.text, delta.kind
+            if kind == blocks.kind and event.index == blocks.index and text:
                 return [CONTENT_HEAD + encode_text(text) + blocks.tail]
-            if not delta.kind and self._started:
+            if not kind and self._started:
                 return []
         return self.feed_generic(line, torn)
 

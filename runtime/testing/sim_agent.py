@@ -185,9 +185,9 @@ def translate(run_id: str, thread_id: str, journal: bytes) -> list[bytes]:
     framer = Framer(0, MAX_LINE_BYTES)
     made: list[bytes] = []
     for framed in (framer.feed(journal), framer.finish()):
-        for index, line in enumerate(framed.lines):
-            if index in framed.skipped:
-                made.append(chunk.line_skipped(*framed.skipped[index]))
+        for line, end in zip(framed.lines, framed.ends, strict=True):
+            if end in framed.skipped:
+                made.append(chunk.line_skipped(*framed.skipped[end]))
             else:
                 made += translator.feed(line, framed.torn)
     return made
