@@ -3,21 +3,29 @@ account.
 
     Store               the truth: transactions over records and logs       stores/, kit: testing/store_kit.py
     LogPort             a shard, as drivers, supervisor and gateway see it  engine/shard.py, actors/shard_client.py
-    SandboxProvider     where agents live                                   sandboxes/
+    SandboxProvider     where agents live                                   sandboxes/    (in agent_ports.py)
     Sandbox             one of them
-    Harness, Translator one kind of agent                                   harnesses/
+    Harness, Translator one kind of agent                                   harnesses/    (in agent_ports.py)
     Clock               time, which the simulator owns in tests             engine/clock.py
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from runtime.agent_ports import (
+    Capabilities,
+    Ending,
+    Harness,
+    LaunchSpec,
+    Sandbox,
+    SandboxProvider,
+    Translator,
+)
 from runtime.core.batch import Batch
-from runtime.core.launch import AgentExit
 from runtime.core.ops import Op, Outcome
-from runtime.core.record import Head, RunError, RunSpec, Status, Struct
+from runtime.core.record import Head, RunSpec, Status, Struct
 
 
 class Clock(Protocol):
@@ -260,135 +268,24 @@ class Cluster(Protocol):
         """Return the supervisor."""
 
 
-# --- sandboxes -------------------------------------------------------------------------------------------------
-
-
-class Capabilities(Struct, frozen=True, kw_only=True):
-    """What a provider can do: declared, never guessed from a name (contract 10)."""
-
-    background_processes: bool = True
-    killable_processes: bool = True
-    writable_stdin: bool = True
-    durable_filesystem: bool = True
-    isolated_agent: bool = False
-    network_policy: bool = False
-    snapshots: bool = False
-
-
-class LaunchSpec(Struct, frozen=True, kw_only=True):
-    """How to start an agent: never a shell string made of user input. `env` is complete (nothing is inherited)."""
-
-    argv: tuple[str, ...]
-    env: dict[str, str]
-    stdin: bytes = b""
-    max_log_bytes: int = 1 << 30
-
-
-class Sandbox(Protocol):
-    """One sandbox that exists, by its key. Every method may raise SandboxUnreachable (no answer) or SandboxLost
-    (its host says it does not exist)."""
-
-    key: str
-    workspace: str  # path inside the sandbox
-
-    async def launched(self) -> bool:
-        """Return whether the launch file exists (P15): if so there is never a second launch."""
-
-    async def launch(self, spec: LaunchSpec) -> None:
-        """Start the agent under its recorder, at most once in the life of the sandbox (P15, P16). A second call,
-        from anyone, changes nothing and returns. Returns when journal and exit file exist. Raises LaunchFailed."""
-
-    def follow(self, start: int) -> AsyncGenerator[bytes, None]:
-        """Yield the journal's bytes from `start` as they come, in pieces of at most 128 KiB, and end when the exit is
-        recorded and all bytes up to its `journal_length` were yielded. Reacts in milliseconds.
-
-        Raises JournalUnavailable."""
-
-    async def exit(self) -> AgentExit | None:
-        """Return how the agent ended; None while it lives. Recorder gone without a record: `lost` (P16)."""
-
-    async def stderr_tail(self, max_bytes: int) -> bytes:
-        """Return the end of the agent's stderr."""
-
-    async def kill(self) -> None:
-        """End the agent and all of its processes, by identity (P5); the recorder then records the exit."""
-
-    async def exec(self, argv: Sequence[str], timeout_s: float) -> tuple[int, bytes]:
-        """Run a short command in the workspace; return its exit code and output (stdout then stderr, bounded)."""
-
-
-class SandboxProvider(Protocol):
-    """Makes and ends sandboxes."""
-
-    name: str
-    capabilities: Capabilities
-
-    def key(self, run_id: str) -> str:
-        """Return the key of the run's sandbox: a function of deployment, host and run id (P15, P17)."""
-
-    async def create(self, key: str, thread_key: str) -> Sandbox:
-        """Make the sandbox, or return the one with this key; with the thread's workspace in it.
-
-        Raises LaunchFailed, SandboxUnreachable; WorkspaceHeld while another sandbox has the workspace (P18)."""
-
-    async def resume(self, key: str) -> Sandbox | None:
-        """Return the sandbox, or None if its own host says that it does not exist. Raises SandboxUnreachable."""
-
-    async def destroy(self, key: str) -> None:
-        """End all of its processes and remove it; returns when that is true. Absent: nothing to do. Workspaces stay
-        (P18). Raises SandboxUnreachable."""
-
-    async def list(self) -> list[str]:
-        """Return the keys of this deployment's sandboxes that exist."""
-
-
-# --- harnesses -------------------------------------------------------------------------------------------------
-
-
-class Ending(Struct, frozen=True, kw_only=True):
-    """How a translator reads an exit: chunks made from it, then what the run is.
-
-    `terminal` is the terminal chunk if the agent's own output decides it (held back until now), else the engine
-    makes one from `status` and `error`. Closers are not the translator's: the engine derives them from the log (P9)."""
-
-    status: Status
-    chunks: tuple[bytes, ...] = ()
-    terminal: bytes | None = None
-    error: RunError | None = None
-    usage: dict[str, Any] | None = None
-
-
-class Translator(Protocol):
-    """Turns one agent's output lines into chunks. Pure and deterministic: no clock, no randomness, no set order, so
-    that a replay of the same bytes gives the same chunks (P24). Never raises on any input line."""
-
-    @property
-    def has_result(self) -> bool:
-        """True once the output said how the run ended; the process should exit soon (`agent_no_exit` if not)."""
-
-    def feed(self, line: bytes, torn: bool = False) -> list[bytes]:
-        """Return the chunks of one line (without its newline). `torn`: an unterminated last line."""
-
-    def finish(self, exit: AgentExit, stderr: bytes) -> Ending:
-        """Return the ending, once, after the last line."""
-
-
-class Harness(Protocol):
-    """Knows how to launch one kind of agent and how to read it."""
-
-    name: str
-    translator_version: int
-
-    def validate(self, input: Mapping[str, Any]) -> None:
-        """Check the options in `input["forwardedProps"]` and the messages.
-
-        Raises InputInvalid (`option_invalid`, `message_invalid`)."""
-
-    def launch(
-        self, run_id: str, spec: RunSpec, env: Mapping[str, str], workspace: str, history: Sequence[Mapping[str, Any]]
-    ) -> LaunchSpec:
-        """Return how to start the agent. `env` is the whole environment it may have. `history` is the thread's
-        earlier messages (AG-UI), oldest first."""
-
-    def translator(self, run_id: str, spec: RunSpec) -> Translator:
-        """Return a fresh translator."""
+__all__ = [
+    "Capabilities",
+    "Clock",
+    "Cluster",
+    "Due",
+    "Ending",
+    "Harness",
+    "LaunchSpec",
+    "LogPort",
+    "Pulse",
+    "ReadReply",
+    "RunPage",
+    "RunQuery",
+    "Sandbox",
+    "SandboxProvider",
+    "Sealed",
+    "ShardPort",
+    "Store",
+    "SupervisorPort",
+    "Translator",
+]
