@@ -148,7 +148,8 @@ class Client:
         stored = await repeat(lambda: self._cluster.shard(run_id).record(run_id))
         if stored is None:
             raise RunNotFound(run_id)
-        return to_wire(*stored, claims=True)
+        refusals = await repeat(lambda: self._cluster.shard(run_id).refusals(run_id))
+        return to_wire(*stored, claims=True, refusals=refusals)
 
     async def _read(self, run_id: str, at: int) -> tuple[ReadReply, list[bytes]]:
         """Return a reply and its chunks past `at`; a segment that is lost is read from the store instead (P14)."""

@@ -111,6 +111,7 @@ FORWARDED = (
     "list_thread",
     "log",
     "stderr",
+    "refusals",
     "stats",
 )
 for _name in FORWARDED:

@@ -25,7 +25,7 @@ from runtime.agent_ports import (
 )
 from runtime.core.batch import Batch
 from runtime.core.ops import Op, Outcome
-from runtime.core.record import Head, RunSpec, Status, Struct
+from runtime.core.record import Head, Refused, RunSpec, Status, Struct
 
 
 class Clock(Protocol):
@@ -220,9 +220,12 @@ class ShardPort(LogPort, Protocol):
     async def stderr(self, run_id: str) -> bytes | None:
         """Return the stored stderr tail."""
 
+    async def refusals(self, run_id: str) -> list[Refused]:
+        """Return what was refused to superseded drivers of the run, as far as this incarnation remembers."""
+
     async def stats(self) -> dict[str, Any]:
-        """Return counters and facts: `epoch`, `appends`, `appends_refused`, `reads`, `segment_reads`, `runs`,
-        `viewers`, `store` (the store's `check()`)."""
+        """Return counters and facts: `epoch`, `appends`, `reads`, `segment_reads`, `runs`, `viewers`, `store` (the
+        store's `check()`), and what `engine/story.py` counts."""
 
 
 # --- supervisor ------------------------------------------------------------------------------------------------

@@ -6,11 +6,21 @@ of several replicas, and a counter must not depend on which.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
+
+from runtime.engine.story import PAUSE_BOUNDS_S
 
 # (name without `_total`, key of a shard's `stats`, help)
 _COUNTERS = (
@@ -46,15 +56,45 @@ class Metrics:
                 yield CounterMetricFamily(name, text, value=_sum(self._shards, key))
             for name, key, text in _GAUGES:
                 yield GaugeMetricFamily(name, text, value=_sum(self._shards, key))
+            yield self._refusals()
+            yield self._pauses()
         if self._supervisor is not None:
             takeovers = float(self._supervisor.get("takeovers", 0))
             yield CounterMetricFamily("outlast_takeovers", "Takeovers that were begun.", value=takeovers)
+            made = CounterMetricFamily("outlast_drivers_made", "Drivers, by why they were made.", labels=["reason"])
+            for reason, count in sorted(self._supervisor.get("reasons", {}).items()):
+                made.add_metric([reason], float(count))
+            yield made
             yield SummaryMetricFamily(
                 "outlast_takeover_seconds",
                 "From finding a driver gone to its successor's claim.",
                 count_value=takeovers,  # type: ignore[arg-type]  # a float in every sample
                 sum_value=float(self._supervisor.get("takeoverSeconds", 0.0)),
             )
+
+    def _refusals(self) -> Metric:
+        family = CounterMetricFamily("outlast_refusals", "What superseded drivers tried, in vain.", labels=["tried"])
+        for tried, count in sorted(_added(facts.get("refusals", {}) for facts in self._shards).items()):
+            family.add_metric([tried], count)
+        return family
+
+    def _pauses(self) -> Metric:
+        """The sum is in seconds, the buckets grow: Prometheus wants each to hold those below it."""
+        text = "Takeovers: from the last chunk stored before to the first after, by why."
+        family = HistogramMetricFamily("outlast_takeover_pause_seconds", text, labels=["reason"])
+        for reason in sorted({reason for facts in self._shards for reason in facts.get("pauses", {})}):
+            of_shards = [facts["pauses"][reason] for facts in self._shards if reason in facts.get("pauses", {})]
+            *counts, seconds = map(sum, zip(*of_shards, strict=True))
+            bounds = [*map(str, PAUSE_BOUNDS_S), "+Inf"]
+            family.add_metric([reason], list(zip(bounds, accumulate(counts), strict=True)), sum_value=seconds)
+        return family
+
+
+def _added(of_shards: Iterable[Mapping[str, int]]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for counts in of_shards:
+        total.update(counts)
+    return total
 
 
 def _sum(shards: Iterable[Mapping[str, Any]], key: str) -> float:

@@ -64,9 +64,10 @@ class Runs:
         return json_response({"runs": records, "next": page.next})
 
     async def record(self, request: Request) -> Response:
-        """Return the record with its claims."""
+        """Return the record with its claims and refusals."""
         head, spec = await self._gateway.find(_run_id(request))
-        return json_response(to_wire(head, spec, claims=True))
+        refusals = await answer(lambda: self._gateway.cluster.shard(head.run_id).refusals(head.run_id))
+        return json_response(to_wire(head, spec, claims=True, refusals=refusals))
 
     async def stderr(self, request: Request) -> Response:
         """Return the end of the agent's stderr, stored when the run ended; empty before that."""

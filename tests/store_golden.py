@@ -2,7 +2,8 @@
 
 `golden/store-v1.sql` is a store of schema 1 as SQL text; `golden/head-v1.json` and `spec-v1.json` are one head and one
 spec. They are what version 0.1.0 wrote, and are never written again: a new form of what is stored gets new files
-beside them, and all stay readable.
+beside them, and all stay readable. `golden/claims-v2.json` is that head with claims that tell their end and their last
+append.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
+
 from runtime.core.batch import Batch
 from runtime.core.ops import Attach, Note, Op, OpenSupervisor
 from runtime.core.record import (
     CancelReason,
     Claim,
     Claimant,
+    ClaimEnd,
     ClaimReason,
     FinishMark,
     Head,
@@ -34,6 +38,7 @@ from runtime.testing.sample_ops import append, cancel, claim, create, finish, jo
 
 GOLDEN = Path(__file__).parent / "golden"
 STORE, HEAD, SPEC = GOLDEN / "store-v1.sql", GOLDEN / "head-v1.json", GOLDEN / "spec-v1.json"
+CLAIMS = GOLDEN / "claims-v2.json"
 
 BATCHES: list[Batch] = [
     journal(1, 1, "a\u2028\U0001f600", "b", start=100),
@@ -90,6 +95,13 @@ A_HEAD = Head(
     ),
     version=11,
 )
+A_TOLD_HEAD = msgspec.structs.replace(
+    A_HEAD,
+    claims=tuple(
+        msgspec.structs.replace(A_HEAD.claims[0], epoch=epoch, end=end, last_append_at=1_700_000_000_003 + epoch)
+        for epoch, end in enumerate(ClaimEnd, 1)
+    ),
+)
 A_SPEC = RunSpec(
     harness="claude-code",
     translator_version=3,
@@ -135,7 +147,12 @@ def write() -> None:
         with closing(sqlite3.connect(path)) as connection:
             (application_id,) = connection.execute("PRAGMA application_id").fetchone()
             text = "\n".join([f"PRAGMA application_id = {application_id};", *connection.iterdump(), ""])
-    for golden, content in ((STORE, text.encode()), (HEAD, codec.encode(A_HEAD)), (SPEC, codec.encode(A_SPEC))):
+    for golden, content in (
+        (STORE, text.encode()),
+        (HEAD, codec.encode(A_HEAD)),
+        (SPEC, codec.encode(A_SPEC)),
+        (CLAIMS, codec.encode(A_TOLD_HEAD)),
+    ):
         if not golden.exists():
             golden.write_bytes(content)
 

@@ -19,7 +19,7 @@ from runtime.core.ops import (
     TooManyRuns,
     UnknownRun,
 )
-from runtime.core.record import CancelReason, Claim, ClaimReason, Head
+from runtime.core.record import CancelReason, Claim, ClaimEnd, ClaimReason, Head
 
 
 def create(view: View, op: Create, now_ms: int) -> Decision:
@@ -74,7 +74,7 @@ def claim(view: View, op: ClaimRun, now_ms: int) -> Decision:
     claimed = head.with_(
         driver_epoch=epoch,
         started_at=head.started_at if head.started_at is not None else now_ms,
-        claims=with_claim(end_last_claim(head.claims, now_ms), claim),
+        claims=with_claim(end_last_claim(head.claims, now_ms, ClaimEnd.SUPERSEDED), claim),
     )
     return Decision(outcome=Claimed(head=claimed, spec=view.spec(op.run_id), batches=[]), heads=(claimed,))
 

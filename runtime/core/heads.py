@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from runtime.core.ops import Superseded
-from runtime.core.record import CancelReason, Claim, Head
+from runtime.core.record import CancelReason, Claim, ClaimEnd, Head
 
 
 def superseded(head: Head, held: int) -> Superseded:
@@ -21,25 +23,20 @@ def with_claim(claims: tuple[Claim, ...], claim: Claim) -> tuple[Claim, ...]:
     return (*kept, claim)
 
 
-def end_last_claim(claims: tuple[Claim, ...], now_ms: int) -> tuple[Claim, ...]:
+def end_last_claim(claims: tuple[Claim, ...], now_ms: int, end: ClaimEnd) -> tuple[Claim, ...]:
     """Return the history with its last entry ended at `now_ms`, if it was not yet."""
     if not claims or claims[-1].ended_at is not None:
         return claims
-    return (*claims[:-1], replace_claim(claims[-1], ended_at=now_ms))
+    return (*claims[:-1], msgspec.structs.replace(claims[-1], ended_at=now_ms, end=end))
 
 
-def replace_claim(claim: Claim, *, ended_at: int | None = None, appended: int = 0, at: int | None = None) -> Claim:
-    """Return a copy of one entry of the history: ended, or with `appended` more chunks as of `at`."""
-    first = claim.first_append_at if claim.first_append_at is not None or not appended else at
-    return Claim(
-        epoch=claim.epoch,
-        claimant=claim.claimant,
-        reason=claim.reason,
-        claimed_at=claim.claimed_at,
-        first_append_at=first,
-        ended_at=ended_at if ended_at is not None else claim.ended_at,
-        chunks=claim.chunks + appended,
-    )
+def with_appended(claims: tuple[Claim, ...], chunks: int, now_ms: int) -> tuple[Claim, ...]:
+    """Return the history with `chunks` more of its last entry."""
+    last = claims[-1]
+    if chunks:
+        first = now_ms if last.first_append_at is None else last.first_append_at
+        last = msgspec.structs.replace(last, first_append_at=first, last_append_at=now_ms, chunks=last.chunks + chunks)
+    return (*claims[:-1], last)
 
 
 def holds(head: Head, epoch: int) -> bool:

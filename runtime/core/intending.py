@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runtime.core.decision import Decision, SupervisorRow, View
-from runtime.core.heads import holds, superseded, with_cancel
+from runtime.core.heads import end_last_claim, holds, superseded, with_cancel
 from runtime.core.ops import (
     AlreadyEnded,
     Assign,
@@ -21,12 +21,12 @@ from runtime.core.ops import (
     SupervisorStale,
     UnknownRun,
 )
-from runtime.core.record import Head, Launch
+from runtime.core.record import ClaimEnd, Head, Launch
 
 _LAUNCH_ORDER = (Launch.NONE, Launch.KEYED, Launch.INTENDED)
 
 
-def note(view: View, op: Note) -> Decision:
+def note(view: View, op: Note, now_ms: int) -> Decision:
     """Decide a driver's remark under its epoch (P3); launch state moves only forward (P15)."""
     head = view.head(op.run_id)
     if head is None:
@@ -42,6 +42,8 @@ def note(view: View, op: Note) -> Decision:
         changes["attempts_without_progress"] = 0
     if op.destroy_pending is not None and op.destroy_pending != head.destroy_pending:
         changes["destroy_pending"] = op.destroy_pending
+    if op.handed_over and head.claims[-1].ended_at is None:
+        changes["claims"] = end_last_claim(head.claims, now_ms, ClaimEnd.HANDED_OVER)
     return _done(head, changes)
 
 

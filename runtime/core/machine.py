@@ -49,7 +49,7 @@ def decide(view: View, op: Op, now_ms: int) -> Decision:
         case Finish():
             return writing.finish(view, op, now_ms)
         case Note():
-            return intending.note(view, op)
+            return intending.note(view, op, now_ms)
         case Create():
             return creating.create(view, op, now_ms)
         case RequestCancel():

@@ -80,6 +80,7 @@ class Note(Struct, frozen=True, kw_only=True, tag=True):
     launch: Launch | None = None
     progressed: bool = False
     destroy_pending: bool | None = None
+    handed_over: bool = False  # everything it had is stored; it goes, as it was asked to
 
 
 class Finish(Struct, frozen=True, kw_only=True, tag=True):

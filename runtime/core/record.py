@@ -12,6 +12,7 @@ head and the spec merged (`to_wire`), camelCase, every field present.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -60,6 +61,14 @@ class ClaimReason(StrEnum):
     RESTART = "restart"
     CANCEL = "cancel"
     REAP = "reap"
+
+
+class ClaimEnd(StrEnum):
+    """How a claim ended. Of a superseded one, the next claim's reason says why."""
+
+    FINISHED = "finished"  # its driver stored the run's ending, or the run's wait for input
+    HANDED_OVER = "handed_over"  # asked to, its driver stored what it had, and went
+    SUPERSEDED = "superseded"  # the next driver claimed
 
 
 class CancelReason(StrEnum):
@@ -139,13 +148,39 @@ class Claim(Struct, frozen=True, kw_only=True):
     reason: ClaimReason
     claimed_at: int
     first_append_at: int | None = None
+    last_append_at: int | None = None
     ended_at: int | None = None
+    end: ClaimEnd | None = None
     chunks: int = 0
 
     def to_wire(self) -> dict[str, Any]:
         """Return the claim as design 4 lists it: the claimant's fields beside its own."""
         own: dict[str, Any] = msgspec.to_builtins(self)
         return {**msgspec.to_builtins(self.claimant), **own, "claimant": self.claimant.claimant}
+
+
+def pause_before_ms(claims: tuple[Claim, ...], place: int) -> int | None:
+    """Return how long nothing was stored around the takeover by `claims[place]`: from the last chunk of the drivers
+    before it, or the first claim if they stored none, to its own first. None: no takeover, or no chunk since."""
+    first = claims[place].first_append_at
+    if place == 0 or first is None:
+        return None
+    stored = [claim.last_append_at for claim in claims[:place] if claim.last_append_at is not None]
+    if not stored and any(claim.chunks for claim in claims[:place]):
+        return None  # written by a version that did not keep the time
+    return max(0, first - max(stored, default=claims[0].claimed_at))
+
+
+class Refused(Struct, frozen=True, kw_only=True):
+    """What a superseded epoch tried while `current_epoch` had the run, `count` times: `tried` is append, finish, note,
+    claim or renewal. It changed nothing, and only the memory of a shard tells of it."""
+
+    epoch: int
+    current_epoch: int
+    tried: str
+    count: int
+    first_at: int
+    last_at: int
 
 
 class FinishMark(Struct, frozen=True, kw_only=True):
@@ -206,8 +241,8 @@ class Head(Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, version=self.version + 1, **changes)
 
 
-def to_wire(head: Head, spec: RunSpec, *, claims: bool) -> dict[str, Any]:
-    """Return the record of design 4 as JSON-ready values; `claims` adds the history in epoch order.
+def to_wire(head: Head, spec: RunSpec, *, claims: bool, refusals: Sequence[Refused] = ()) -> dict[str, Any]:
+    """Return the record of design 4 as JSON-ready values; `claims` adds the history in epoch order, with `refusals`.
 
     Never holds internals of the log's bookkeeping (`digest` is there as `requestDigest`)."""
     record: dict[str, Any] = {
@@ -241,7 +276,11 @@ def to_wire(head: Head, spec: RunSpec, *, claims: bool) -> dict[str, Any]:
         "attemptsWithoutProgress": head.attempts_without_progress,
     }
     if claims:
-        record["claims"] = [claim.to_wire() for claim in head.claims]
+        record["claims"] = [
+            {**claim.to_wire(), "pauseMs": pause_before_ms(head.claims, place)}
+            for place, claim in enumerate(head.claims)
+        ]
+        record["refusals"] = msgspec.to_builtins(refusals)
     return record
 
 
@@ -249,6 +288,7 @@ __all__ = [
     "TRANSITIONS",
     "CancelReason",
     "Claim",
+    "ClaimEnd",
     "ClaimReason",
     "Claimant",
     "FinishMark",
@@ -256,11 +296,13 @@ __all__ = [
     "Launch",
     "Limits",
     "OnDisconnect",
+    "Refused",
     "RunError",
     "RunId",
     "RunSpec",
     "Status",
     "Struct",
     "ThreadId",
+    "pause_before_ms",
     "to_wire",
 ]

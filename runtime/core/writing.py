@@ -5,7 +5,7 @@ from __future__ import annotations
 from runtime.core import chunk
 from runtime.core.batch import Batch
 from runtime.core.decision import Decision, View
-from runtime.core.heads import end_last_claim, holds, replace_claim, superseded
+from runtime.core.heads import end_last_claim, holds, superseded, with_appended
 from runtime.core.ops import (
     AlreadyEnded,
     Append,
@@ -20,7 +20,7 @@ from runtime.core.ops import (
     SeqConflict,
     UnknownRun,
 )
-from runtime.core.record import TRANSITIONS, CancelReason, FinishMark, Head, Status
+from runtime.core.record import TRANSITIONS, CancelReason, ClaimEnd, FinishMark, Head, Status
 
 STDERR_BYTES = 64 << 10  # of the agent's stderr is kept with the finish: its end (P9)
 
@@ -57,12 +57,11 @@ def _repeat_of(view: View, batch: Batch) -> Batch | None:
 
 
 def _with_batch(head: Head, batch: Batch, now_ms: int, **changes: object) -> Head:
-    claims = head.claims
     return head.with_(
         next_seq=batch.next_seq,
         log_bytes=head.log_bytes + len(batch.data),
         attempts_without_progress=0,
-        claims=(*claims[:-1], replace_claim(claims[-1], appended=batch.count, at=now_ms)),
+        claims=with_appended(head.claims, batch.count, now_ms),
         **changes,
     )
 
@@ -96,7 +95,7 @@ def finish(view: View, op: Finish, now_ms: int) -> Decision:
         queued=False,
         destroy_pending=op.destroy_pending,
     )
-    ended = ended.with_(claims=end_last_claim(ended.claims, now_ms))
+    ended = ended.with_(claims=end_last_claim(ended.claims, now_ms, ClaimEnd.FINISHED))
     unqueued = _next_of_thread(view, head) if op.status.terminal else None
     return Decision(
         outcome=Finished(head=ended, unqueued=unqueued),

@@ -11,7 +11,7 @@ from typing import Any
 
 from runtime.core.batch import Batch
 from runtime.core.ops import Op, Outcome
-from runtime.core.record import Head, RunSpec
+from runtime.core.record import Head, Refused, RunSpec
 from runtime.errors import StoreUnavailable
 from runtime.ports import Due, Pulse, ReadReply, RunPage, RunQuery
 
@@ -107,6 +107,11 @@ class RemoteShard(ABC):
         """See ports.ShardPort."""
         tail: bytes | None = await self._call("stderr", run_id)
         return tail
+
+    async def refusals(self, run_id: str) -> list[Refused]:
+        """See ports.ShardPort."""
+        refusals: list[Refused] = await self._call("refusals", run_id)
+        return refusals
 
     async def stats(self) -> dict[str, Any]:
         """See ports.ShardPort."""

@@ -31,17 +31,17 @@ from runtime.core.ops import (
     Op,
     Outcome,
     RequestCancel,
-    Superseded,
     UnknownRun,
     to_error,
 )
-from runtime.core.record import CancelReason, Head, OnDisconnect, RunSpec
+from runtime.core.record import CancelReason, Head, OnDisconnect, Refused, RunSpec
 from runtime.engine.clock import Threads
 from runtime.engine.cold import Cold
 from runtime.engine.committer import Committer
 from runtime.engine.doubt import Doubt
 from runtime.engine.leases import Leases
 from runtime.engine.questions import Questions
+from runtime.engine.story import RENEWAL, Story
 from runtime.engine.tails import NoSegments, Segments, Tail
 from runtime.engine.viewers import Viewers
 from runtime.engine.watchlist import Watchlist
@@ -92,7 +92,8 @@ class Shard(Questions):
         self._doubt = Doubt(self._reread)
         self._superseded: OutlastError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._counts = {"appends": 0, "appends_refused": 0, "reads": 0, "segment_reads": 0, "chunks": 0}
+        self._story = Story(clock)
+        self._counts = {"appends": 0, "reads": 0, "segment_reads": 0, "chunks": 0}
 
     @classmethod
     async def open(
@@ -139,12 +140,14 @@ class Shard(Questions):
         if head is None:
             raise to_error(UnknownRun(run_id=run_id))
         if head.driver_epoch != epoch:
+            self._story.refuse(run_id, epoch, head.driver_epoch, RENEWAL)
             return Pulse(superseded_by=head.driver_epoch)
         self._leases.renew(run_id, epoch, tick)
         return Pulse.of(head, epoch)
 
     def _applied(self, op: Op, outcome: Outcome) -> None:
         """Bring memory up to what the store now says; called in commit order, never awaiting."""
+        self._story.hear(op, outcome)
         match outcome:
             case Appended(seq=seq, head=head, repeat=repeat) if isinstance(op, Append):
                 self._counts["appends"] += 1
@@ -169,8 +172,6 @@ class Shard(Questions):
                 self._adopt(head)
             case Joined(head=head) | Done(head=head) | Assigned(head=head) | Exhausted(head=head):
                 self._adopt(head)
-            case Superseded() if isinstance(op, Append | Finish):
-                self._counts["appends_refused"] += 1
 
     def _adopt(self, head: Head) -> None:
         tail = self._tail(head.run_id)
@@ -355,12 +356,17 @@ class Shard(Questions):
         head = (await self._known(run_id)).head
         return [] if head is None else await self._cold.log_up_to(run_id, head.next_seq)
 
+    async def refusals(self, run_id: str) -> list[Refused]:
+        """Return what was refused to superseded drivers of the run since this incarnation opened."""
+        return self._story.refusals(run_id)
+
     async def stats(self) -> dict[str, Any]:
         """Return counters and facts for `/metrics`, `/readyz` and `doctor`."""
         store = await self._threads.read(self._store.check)
         unfinished = self._watchlist.unfinished
         return {
             **self._counts,
+            **self._story.stats(),
             "epoch": self.epoch,
             "runs": unfinished,
             "viewers": self._viewers.total(),

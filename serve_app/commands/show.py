@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -49,13 +49,57 @@ def lines(record: dict[str, Any]) -> Iterator[str]:
         "usage": json.dumps(record["usage"]) if record.get("usage") else None,
     }
     yield from (f"{name:<15}{value}" for name, value in facts.items() if value is not None)
-    claims = record.get("claims") or []
-    if claims:
-        yield f"{'claims':<15}epoch  reason         claimed                  chunks  pid"
-    for claim in claims:
-        when = moment(claim["claimedAt"]) or "-"
-        pid = claim.get("pid") or "-"
-        yield f"{'':<15}{claim['epoch']:<7}{claim['reason']:<15}{when:<25}{claim['chunks']:<8}{pid}"
+    yield from table("claims", [CLAIM_TITLES, *map(claim_row, record.get("claims") or [])])
+    yield from table("refused", [REFUSAL_TITLES, *map(refusal_row, record.get("refusals") or [])])
+
+
+MINUTE_S = 60
+CLAIM_TITLES = ("epoch", "reason", "claimed", "pause", "held", "chunks", "node", "pid", "ended")
+REFUSAL_TITLES = ("epoch", "tried", "times", "last", "driven by epoch")
+
+
+def claim_row(claim: dict[str, Any]) -> tuple[str, ...]:
+    """Return one driver's line; `pause` is how long nothing came before its first chunk."""
+    ended = claim.get("endedAt")
+    return (
+        str(claim["epoch"]),
+        str(claim["reason"]),
+        moment(claim["claimedAt"]) or "-",
+        span(claim.get("pauseMs")),
+        span(ended - claim["claimedAt"] if ended is not None else None),
+        str(claim["chunks"]),
+        str(claim.get("nodeId") or "-")[:8],
+        str(claim.get("pid") or "-"),
+        str(claim.get("end") or "-").replace("_", " "),
+    )
+
+
+def refusal_row(refusal: dict[str, Any]) -> tuple[str, ...]:
+    """Return a line of what a driver tried that was no longer the run's."""
+    last = moment(refusal["lastAt"]) or "-"
+    return str(refusal["epoch"]), refusal["tried"], str(refusal["count"]), last, str(refusal["currentEpoch"])
+
+
+def table(name: str, rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """Yield titles and rows in columns, `name` before the titles; nothing if there are only titles."""
+    if not rows[1:]:
+        return
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for place, row in enumerate(rows):
+        cells = "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+        yield f"{'' if place else name:<15}{cells}".rstrip()
+
+
+def span(time_ms: int | None) -> str:
+    """Return a length of time for a person."""
+    if time_ms is None:
+        return "-"
+    seconds = time_ms / 1000
+    if seconds < MINUTE_S:
+        return f"{seconds:.2f} s"
+    minutes, seconds = divmod(round(seconds), MINUTE_S)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
 
 
 def standing(record: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ import store_golden
 
 from runtime.core import chunk
 from runtime.core.ops import Appended
-from runtime.core.record import Head, RunSpec, Status
+from runtime.core.record import Head, RunSpec, Status, to_wire
 from runtime.stores import codec
 from runtime.stores.sqlite import SqliteStore, create_store
 from runtime.testing.sample_ops import OWNER, append, claim, live
@@ -52,6 +52,15 @@ def test_a_store_of_schema_1_is_served(tmp_path: Path) -> None:
 def test_the_golden_head_and_spec_are_read() -> None:
     assert codec.decode_head(store_golden.HEAD.read_bytes()) == store_golden.A_HEAD
     assert codec.decode_spec(store_golden.SPEC.read_bytes()) == store_golden.A_SPEC
+    assert codec.decode_head(store_golden.CLAIMS.read_bytes()) == store_golden.A_TOLD_HEAD
+
+
+def test_claims_of_version_1_have_no_end_and_no_pause() -> None:
+    head, spec = codec.decode_head(store_golden.HEAD.read_bytes()), codec.decode_spec(store_golden.SPEC.read_bytes())
+    told = [
+        (claim["end"], claim["lastAppendAt"], claim["pauseMs"]) for claim in to_wire(head, spec, claims=True)["claims"]
+    ]
+    assert told == [(None, None, None)] * 2
 
 
 def test_the_golden_head_says_something_of_every_field() -> None:

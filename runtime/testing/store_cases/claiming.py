@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from runtime.core.ops import AlreadyEnded, Claimed, NotClaimable, Superseded, UnknownRun
-from runtime.core.record import CancelReason, ClaimReason, Status
+from runtime.core.ops import AlreadyEnded, Claimed, NotClaimable, Note, Superseded, UnknownRun
+from runtime.core.record import CancelReason, ClaimEnd, ClaimReason, Status
 from runtime.testing.sample_ops import RUN, append, cancel, claim, create, finish, journal, live, spec
 from runtime.testing.store_cases.shard_driver import ShardDriver
 
@@ -44,7 +44,34 @@ class ClaimCases:
         assert (head.driver_epoch, head.started_at) == (2, first.started_at)
         old, new = head.claims
         assert (old.chunks, old.first_append_at, old.ended_at) == (2, appended_at, shard.now_ms)
-        assert (new.epoch, new.reason, new.ended_at) == (2, ClaimReason.LEASE_EXPIRED, None)
+        assert (old.last_append_at, old.end) == (appended_at, ClaimEnd.SUPERSEDED)
+        assert (new.epoch, new.reason, new.ended_at, new.end) == (2, ClaimReason.LEASE_EXPIRED, None, None)
+
+    def test_a_claim_remembers_its_first_and_its_last_append(self, shard: ShardDriver) -> None:
+        shard.start()
+        shard.do(append(live(1, 1, "a")))
+        first = shard.now_ms
+        shard.do(append(live(2, 1, "b")))
+        (entry,) = shard.head().claims
+        assert (entry.first_append_at, entry.last_append_at, entry.chunks) == (first, shard.now_ms, 2)
+        assert shard.now_ms > first
+
+    def test_a_driver_that_hands_over_ends_its_claim_once_and_keeps_its_epoch(self, shard: ShardDriver) -> None:
+        shard.start()
+        shard.do(Note(run_id=RUN, epoch=1, handed_over=True))
+        ended_at = shard.now_ms
+        shard.do(Note(run_id=RUN, epoch=1, handed_over=True))
+        (entry,) = shard.head().claims
+        assert (entry.end, entry.ended_at) == (ClaimEnd.HANDED_OVER, ended_at)
+        assert (shard.head().driver_epoch, shard.head().status) == (1, Status.RUNNING)
+        old, new = shard.ask(claim(1, "b", reason=ClaimReason.DRAIN), Claimed).head.claims
+        assert (old.end, old.ended_at, new.end) == (ClaimEnd.HANDED_OVER, ended_at, None)
+
+    def test_a_superseded_driver_hands_nothing_over(self, shard: ShardDriver) -> None:
+        shard.start()
+        shard.do(claim(1, "b"))
+        shard.refused(Note(run_id=RUN, epoch=1, handed_over=True), Superseded)
+        assert shard.head().claims[-1].end is None
 
     def test_a_claim_that_expects_another_epoch_is_refused(self, shard: ShardDriver) -> None:
         shard.start()

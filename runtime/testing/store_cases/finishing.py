@@ -13,7 +13,7 @@ from runtime.core.ops import (
     Superseded,
     UnknownRun,
 )
-from runtime.core.record import CancelReason, ClaimReason, RunError, Status
+from runtime.core.record import CancelReason, ClaimEnd, ClaimReason, RunError, Status
 from runtime.testing.sample_ops import (
     OWNER,
     RUN,
@@ -46,6 +46,7 @@ class FinishCases:
         assert (head.status, head.closed, head.finished_at) == (Status.FAILED, True, shard.now_ms)
         assert (head.error, head.exit_code, head.signal, head.usage) == (ERROR, 3, 9, {"tokens": 2**70})
         assert (head.next_seq, head.destroy_pending, head.claims[-1].ended_at) == (2, True, shard.now_ms)
+        assert head.claims[-1].end is ClaimEnd.FINISHED
         assert shard.log()[1:] == [chunk.run_finished(RUN, THREAD)]
         assert shard.store.read_stderr(RUN) == b"\xff\x00tail"
 

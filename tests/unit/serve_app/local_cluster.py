@@ -102,7 +102,7 @@ class NotingSupervisor:
     async def status(self) -> dict[str, Any]:
         if self.down:
             raise StoreUnavailable("The supervisor is not there yet.")
-        return {"epoch": 3, "actors": [], "takeovers": 2, "takeoverSeconds": 0.5}
+        return {"epoch": 3, "actors": [], "takeovers": 2, "takeoverSeconds": 0.5, "reasons": {"driver_lost": 2}}
 
 
 class LocalCluster:

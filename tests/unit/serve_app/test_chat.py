@@ -250,6 +250,29 @@ async def test_probes() -> None:
         assert (await fetch(w.app, "GET", "/healthz")).status == 200
 
 
+async def test_a_record_tells_of_the_takeover_of_its_pause_and_of_what_was_refused() -> None:
+    async with world() as w:
+        await post(w.app).has(b"run.accepted")
+        old = await w.driver("r-1")
+        await old.say("x")
+        new = await w.driver("r-1")
+        with pytest.raises(AssertionError, match="Superseded"):
+            await old.say("y")
+        await new.say("y")
+        record = (await fetch(w.app, "GET", "/api/runs/r-1")).json()
+        first, second = record["claims"]
+        assert (first["end"], first["lastAppendAt"], first["pauseMs"]) == ("superseded", first["firstAppendAt"], None)
+        assert second["pauseMs"] == second["firstAppendAt"] - first["lastAppendAt"]
+        assert (second["end"], second["endedAt"]) == (None, None)
+        (refusal,) = record["refusals"]
+        assert (refusal["epoch"], refusal["currentEpoch"], refusal["tried"], refusal["count"]) == (1, 2, "append", 1)
+        lines = (await fetch(w.app, "GET", "/metrics")).body.decode().splitlines()
+        assert 'outlast_refusals_total{tried="append"} 1.0' in lines
+        assert 'outlast_takeover_pause_seconds_count{reason="start"} 1.0' in lines
+        assert 'outlast_takeover_pause_seconds_bucket{le="+Inf",reason="start"} 1.0' in lines
+        assert 'outlast_drivers_made_total{reason="driver_lost"} 2.0' in lines
+
+
 async def test_metrics_have_the_public_names() -> None:
     async with world() as w:
         call = await post(w.app).has(b"run.accepted")
@@ -258,6 +281,7 @@ async def test_metrics_have_the_public_names() -> None:
         samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
         assert samples["outlast_appends_total"] == "1.0"
         assert samples["outlast_appends_refused_total"] == "0.0"
+        assert samples['outlast_refusals_total{tried="append"}'] == "0.0"
         assert samples["outlast_takeovers_total"] == "2.0"
         assert samples["outlast_takeover_seconds_count"] == "2.0"
         assert samples["outlast_takeover_seconds_sum"] == "0.5"

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from cli_program import Outlast
 from fake_instance import FakeInstance
+
+from serve_app.commands.show import span
 
 
 def test_ps_lists_runs_newest_first(fake: FakeInstance, outlast: Outlast) -> None:
@@ -47,7 +50,41 @@ def test_show_tells_how_a_run_stands_and_who_drove_it(fake: FakeInstance, outlas
     assert "status         failed" in out
     assert "error          It broke. (agent_exit)" in out
     assert "claims         epoch  reason" in out
-    assert " 1      start          2023-11-14 22:13:21Z" in out
+
+
+def test_show_tells_each_driver_in_a_line_with_the_pause_before_it(fake: FakeInstance, outlast: Outlast) -> None:
+    base = 1_700_000_001_000
+    claim = {"epoch": 1, "reason": "start", "claimedAt": base, "chunks": 310, "pid": 42, "nodeId": "3f2a91c0ffee"}
+    fake.start("r").record["claims"] = [
+        {**claim, "endedAt": base + 12_340, "end": "superseded", "pauseMs": None},
+        {**claim, "epoch": 2, "reason": "lease_expired", "claimedAt": base + 12_340, "pid": 43, "pauseMs": 3_305},
+    ]
+    fake.runs["r"].record["refusals"] = [
+        {"epoch": 1, "currentEpoch": 2, "tried": "append", "count": 3, "firstAt": base, "lastAt": base + 15_000}
+    ]
+    lines = outlast("show", "r").stdout.splitlines()
+    (title,) = [place for place, line in enumerate(lines) if line.startswith("claims")]
+    told = [" ".join(line.split()) for line in lines[title:]]
+    assert told == [
+        "claims epoch reason claimed pause held chunks node pid ended",
+        "1 start 2023-11-14 22:13:21Z - 12.34 s 310 3f2a91c0 42 superseded",
+        "2 lease_expired 2023-11-14 22:13:33Z 3.31 s - 310 3f2a91c0 43 -",
+        "refused epoch tried times last driven by epoch",
+        "1 append 3 2023-11-14 22:13:36Z 2",
+    ]
+
+
+def test_show_bears_with_the_record_of_an_older_instance(fake: FakeInstance, outlast: Outlast) -> None:
+    fake.start("r")
+    assert "1      start   2023-11-14 22:13:21Z  -" in outlast("show", "r").stdout
+
+
+@pytest.mark.parametrize(
+    ("time_ms", "said"),
+    [(None, "-"), (0, "0.00 s"), (59_990, "59.99 s"), (90_000, "1 min 30 s"), (7_260_000, "2 h 1 min")],
+)
+def test_a_span_is_said_in_the_units_of_its_size(time_ms: int | None, said: str) -> None:
+    assert span(time_ms) == said
 
 
 def test_show_json_is_the_record(fake: FakeInstance, outlast: Outlast) -> None:
