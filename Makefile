@@ -63,4 +63,4 @@ PIN := --quiet --upgrade --python-version 3.11 --generate-hashes --no-emit-index
 
 clean: ## Remove what was built and cached (.venv and .outlast stay).
 	rm -rf build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
-	find runtime actors serve_app tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} +
+	find runtime actors serve_app tests tools bench chaos -name __pycache__ -type d -prune -exec rm -rf {} +

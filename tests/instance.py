@@ -153,6 +153,9 @@ class Instance:
 
     # --- HTTP ---
 
+    def enter_network(self) -> None:
+        """It listens on this machine's loopback, which everybody reaches."""
+
     @property
     def http(self) -> httpx.Client:
         """Return a client of this instance."""

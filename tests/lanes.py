@@ -4,6 +4,7 @@
     sim       nothing; virtual time                     sandbox   real processes of Linux
     project   nothing; the checkout itself              ray       a Ray cluster that the test starts
     http      a whole instance                          node      npm clients against an instance
+    hosts     three hosts in namespaces of their own
 
 A lane whose need cannot be had on this machine is left out: its tests are skipped, and the summary ends with one line
 that says how to get it. `OUTLAST_TEST_NEED=ray,node` turns that into a failure, so that a CI cannot go green on what it
@@ -60,6 +61,12 @@ def _node() -> str | None:
     return _ray()
 
 
+def _hosts() -> str | None:
+    from lan import missing  # noqa: PLC0415 - of chaos/: this file is also used without it
+
+    return _ray() or missing()
+
+
 @dataclass(frozen=True)
 class Lane:
     """One lane. `missing` returns why it cannot run here, or None; `get` says how to change that."""
@@ -80,6 +87,12 @@ LANES = {
         Lane("project", _nothing, may_start_ray=True),
         Lane("ray", _ray, "run `make test`, which installs requirements/dev.txt", may_start_ray=True),
         Lane("http", _ray, "run `make test`, which installs requirements/dev.txt", may_start_ray=True),
+        Lane(
+            "hosts",
+            _hosts,
+            "be root, with iproute2 and util-linux installed, where namespaces may be made",
+            may_start_ray=True,
+        ),
         Lane("node", _node, "put Node 20 or newer and its npm on the PATH", may_start_ray=True),
     )
 }

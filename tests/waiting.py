@@ -42,3 +42,8 @@ async def until(condition: Callable[[], Awaitable[T] | T], what: str, within_s: 
         if time.monotonic() > deadline:
             raise TimeoutError(f"after {within_s} s still not: {what}")
         await asyncio.sleep(PAUSE_S)
+
+
+def pass_time(seconds: float) -> None:
+    """Let time pass while something is taken away: how long it is gone is what such a test is about."""
+    time.sleep(seconds)

@@ -10,12 +10,22 @@ import json
 import threading
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import httpx
-from instance import Instance
 from shell_runs import body
 from waiting import wait_until
+
+
+class Served(Protocol):
+    """What is watched: an `outlast serve`, wherever it runs."""
+
+    @property
+    def url(self) -> str: ...
+
+    def enter_network(self) -> None:
+        """Let the calling OS thread reach it."""
+
 
 TERMINAL = ("RUN_FINISHED", "RUN_ERROR")
 RETRY_S = 0.1
@@ -27,7 +37,7 @@ class Watch:
 
     def __init__(
         self,
-        instance: Instance,
+        instance: Served,
         run_id: str,
         script: str | None = None,
         thread_id: str | None = None,
@@ -92,6 +102,7 @@ class Watch:
         timeout = httpx.Timeout(5.0, read=SILENCE_S)
         with httpx.Client(timeout=timeout, trust_env=False, limits=limits) as client:
             while not self._closed.is_set() and self.terminal is None and self.refusal is None:
+                self._instance.enter_network()
                 method, url, options = self._request()
                 try:
                     with client.stream(method, url, **options) as response:

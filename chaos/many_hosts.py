@@ -1,0 +1,214 @@
+"""Outlast on several hosts: `outlast serve` on host 0 over a Ray node on each, and what a client there sees.
+
+HTTP listens on host 0's loopback; who asks enters that host's network first, one OS thread for each client.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+from host import Host
+from lan import Lan
+from ray_nodes import RayNodes
+
+from runtime.process import ProcessIdentity
+
+PORT = 8000
+START_S = 120.0
+STOP_S = 30.0
+LOOK_S = 0.1
+ASK_S = 10.0
+TERMINAL = ("completed", "failed", "aborted")
+
+
+class NotServed(Exception):
+    """`outlast serve` did not start, or does not answer in time."""
+
+
+class ManyHosts:
+    """One instance over the hosts of a `Lan`."""
+
+    url = f"http://127.0.0.1:{PORT}"
+
+    def __init__(self, lan: Lan, settings: Mapping[str, str] | None = None) -> None:
+        self.lan = lan
+        self.nodes = RayNodes(lan)
+        self._settings = dict(settings or {})
+        self._serve: subprocess.Popen[bytes] | None = None
+        self._asking: ThreadPoolExecutor | None = None
+
+    # --- life ---
+
+    @property
+    def head(self) -> Host:
+        """Return the host of Ray's head, of `serve` and of the store."""
+        return self.lan.hosts[0]
+
+    def env(self, host: Host) -> dict[str, str]:
+        """Return the environment of the instance's processes on a host."""
+        return {
+            **self.nodes.env(host),
+            "OUTLAST_DATA_DIR": str(host.folder / "data"),
+            "OUTLAST_RAY_ADDRESS": self.nodes.address,
+            "OUTLAST_PORT": str(PORT),
+            **self._settings,
+        }
+
+    def serve(self, within_s: float = START_S) -> None:
+        """Start `outlast serve` on the head; return once runs can be started. Raises NotServed."""
+        self._forget_connections()
+        mark = self.head.disk / "data" / "instance.json"
+        mark.unlink(missing_ok=True)
+        with (self.head.disk / "serve.out").open("ab") as output:
+            self._serve = self.head.start([sys.executable, "-m", "serve_app.cli", "serve"], self.env(self.head), output)
+        self.wait(lambda: mark.exists() or self._serve_ended(), "instance.json", within_s)
+        self.wait(lambda: self.ready or self._serve_ended(), "every check of /readyz", within_s)
+        if self._serve_ended():
+            raise NotServed(f"`outlast serve` ended:\n{self.said}")
+
+    def start(self) -> None:
+        """Start Ray on the head, serve there, then start Ray on the others."""
+        self.nodes.start_node(self.head)
+        self.serve()
+        for host in self.lan.hosts[1:]:
+            self.nodes.start_node(host)
+
+    def mend(self, within_s: float = 60.0) -> None:
+        """Bring back whatever a test took: cables, hosts, Ray's nodes; return once all answers."""
+        for host in self.lan.hosts:
+            if not host.up:
+                host.boot()
+            host.thaw()
+            self.lan.heal(host.number)
+        if not self.nodes.raylets(self.head):
+            self.restart_head()
+        for host in self.lan.hosts[1:]:
+            self.nodes.rejoin(host)
+        self.wait(lambda: self.ready, "every check of /readyz", within_s)
+
+    def restart_head(self) -> None:
+        """End whatever is left of the head's Ray, start a new one and serve again; the others join the new one."""
+        for host in self.lan.hosts:
+            self.nodes.kill_node(host)
+        self.nodes.start_node(self.head)
+        self.serve()
+
+    def _serve_ended(self) -> bool:
+        return self._serve is not None and self._serve.poll() is not None
+
+    def close(self) -> None:
+        """Let go of the connections; the hosts themselves are the `Lan`'s."""
+        self._forget_connections()
+
+    @property
+    def said(self) -> str:
+        """Return the end of what every `serve` of this instance printed."""
+        return (self.head.disk / "serve.out").read_text(errors="replace")[-4000:]
+
+    # --- HTTP ---
+
+    def enter_network(self) -> None:
+        """Let the calling OS thread be a client on the head's host."""
+        self.head.enter_network()
+
+    def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """Send a request from the head's host; return the response. Raises httpx.TransportError."""
+        if self._asking is None:
+            self._asking = ThreadPoolExecutor(1, "asking", self.head.enter_network)
+        return self._asking.submit(self._ask, method, path, options).result()
+
+    def _ask(self, method: str, path: str, options: Mapping[str, Any]) -> httpx.Response:
+        with httpx.Client(base_url=self.url, timeout=ASK_S, trust_env=False) as client:
+            return client.request(method, path, **options)
+
+    def _forget_connections(self) -> None:
+        if self._asking is not None:
+            self._asking.shutdown(wait=True, cancel_futures=True)
+            self._asking = None
+
+    @property
+    def ready(self) -> bool:
+        """Return whether /readyz says so."""
+        try:
+            response = self.ask("GET", "/readyz")
+            return response.status_code == httpx.codes.OK and bool(response.json()["ready"])
+        except (httpx.TransportError, ValueError):
+            return False
+
+    def record(self, run_id: str, within_s: float = 30.0) -> dict[str, Any]:
+        """Return a run's record; asked again while nobody answers."""
+
+        def asked() -> dict[str, Any] | None:
+            try:
+                response = self.ask("GET", f"/api/runs/{run_id}")
+            except httpx.TransportError:
+                return None
+            if response.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:
+                return None
+            found: dict[str, Any] = response.raise_for_status().json()
+            return found
+
+        return self.wait(asked, f"the record of {run_id}", within_s) or {}
+
+    def claims(self, run_id: str) -> list[tuple[int, str]]:
+        """Return (epoch, reason) of each claim."""
+        return [(claim["epoch"], claim["reason"]) for claim in self.record(run_id)["claims"]]
+
+    def metric(self, name: str) -> float:
+        """Return the sum of a metric over its labels."""
+        rows = [line.rpartition(" ") for line in self.ask("GET", "/metrics").text.split("\n")]
+        found = [float(value) for key, _, value in rows if key.partition("{")[0] == name]
+        if not found:
+            raise NotServed(f"/metrics has no {name}")
+        return sum(found)
+
+    # --- where things are ---
+
+    def driver(self, run_id: str) -> tuple[Host, ProcessIdentity]:
+        """Return the host and the process of the run's newest driver, as long as it lives."""
+
+        def found() -> tuple[Host, ProcessIdentity] | None:
+            claims = self.record(run_id)["claims"]
+            return self.process_of(claims[-1]) if claims else None
+
+        where: tuple[Host, ProcessIdentity] = self.wait(found, f"the driver of {run_id}")
+        return where
+
+    def process_of(self, claim: Mapping[str, Any]) -> tuple[Host, ProcessIdentity] | None:
+        """Return the living process that a claim names, and its host."""
+        for host in self.lan.hosts:
+            if host.boot_id == claim["bootId"] and (who := host.outer(claim["pid"])) is not None:
+                return host, who
+        return None
+
+    def processes(self, title: str, host: Host | None = None) -> list[tuple[Host, ProcessIdentity]]:
+        """Return the living processes of that title, with their hosts."""
+        hosts = self.lan.hosts if host is None else [host]
+        return [(one, who) for one in hosts for who in one.processes(title)]
+
+    def sandbox_host(self, run_id: str) -> Host | None:
+        """Return the host that a run's sandbox key names."""
+        key = self.record(run_id)["sandboxKey"]
+        return next((host for host in self.lan.hosts if key and f"/{host.machine_id}/" in key), None)
+
+    def sandbox(self, host: Host, run_id: str) -> Path:
+        """Return the folder of a run's sandbox, seen from here."""
+        return host.disk / "data" / "sandboxes" / run_id
+
+    # --- waiting ---
+
+    def wait(self, condition: Any, what: str, within_s: float = 20.0) -> Any:
+        """Return the first truthy value of `condition`. Raises NotServed."""
+        deadline = time.monotonic() + within_s
+        while not (value := condition()):
+            if time.monotonic() > deadline:
+                raise NotServed(f"after {within_s} s still not: {what}")
+            time.sleep(LOOK_S)
+        return value
