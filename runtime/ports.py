@@ -24,6 +24,7 @@ from runtime.agent_ports import (
     Translator,
 )
 from runtime.core.batch import Batch
+from runtime.core.checkpoint import Checkpoint
 from runtime.core.ops import Op, Outcome
 from runtime.core.record import Head, Refused, RunSpec, Status, Struct
 
@@ -80,6 +81,9 @@ class Store(Protocol):
     def read_batches(self, run_id: str, after: int, max_bytes: int) -> list[Batch]:
         """Return the stored batches that hold positions past `after`, in order, until `max_bytes` are reached (at
         least one if there is any). The first one may begin before `after`."""
+
+    def read_checkpoint(self, run_id: str) -> Checkpoint | None:
+        """Return the run's newest checkpoint (P25); None if there is none, or none that this version understands."""
 
     def read_stderr(self, run_id: str) -> bytes | None:
         """Return the stderr tail stored with the finish; None for an unknown run or one that has not ended."""

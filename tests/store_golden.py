@@ -3,7 +3,7 @@
 `golden/store-v1.sql` is a store of schema 1 as SQL text; `golden/head-v1.json` and `spec-v1.json` are one head and one
 spec. They are what version 0.1.0 wrote, and are never written again: a new form of what is stored gets new files
 beside them, and all stay readable. `golden/claims-v2.json` is that head with claims that tell their end and their last
-append.
+append, `golden/checkpoint-v1.bin` a checkpoint.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from runtime.core.batch import Batch
+from runtime.core.checkpoint import encode as encode_checkpoint
 from runtime.core.ops import Attach, Note, Op, OpenSupervisor
 from runtime.core.record import (
     CancelReason,
@@ -34,17 +35,20 @@ from runtime.core.record import (
 )
 from runtime.stores import codec
 from runtime.stores.sqlite import SqliteStore, create_store
-from runtime.testing.sample_ops import append, cancel, claim, create, finish, journal, live
+from runtime.testing.sample_ops import append, cancel, checkpoint, claim, create, finish, journal, live
 
 GOLDEN = Path(__file__).parent / "golden"
 STORE, HEAD, SPEC = GOLDEN / "store-v1.sql", GOLDEN / "head-v1.json", GOLDEN / "spec-v1.json"
 CLAIMS = GOLDEN / "claims-v2.json"
+CHECKPOINT = GOLDEN / "checkpoint-v1.bin"
 
 BATCHES: list[Batch] = [
     journal(1, 1, "a\u2028\U0001f600", "b", start=100),
     live(3, 1, "emitted", key="emit-1"),
     journal(4, 2, "c", start=300),
 ]
+
+A_CHECKPOINT = checkpoint(journal(4, 2, "c", start=300), translator=b"\x00\xff state", open_items=b'{"open":[]}')
 
 # Every field has another value than its default.
 A_HEAD = Head(
@@ -152,6 +156,7 @@ def write() -> None:
         (HEAD, codec.encode(A_HEAD)),
         (SPEC, codec.encode(A_SPEC)),
         (CLAIMS, codec.encode(A_TOLD_HEAD)),
+        (CHECKPOINT, encode_checkpoint(A_CHECKPOINT)),
     ):
         if not golden.exists():
             golden.write_bytes(content)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from runtime.core.batch import Batch
+from runtime.core.checkpoint import Checkpoint
 from runtime.core.ops import Outcome
 from runtime.core.record import Head, RunSpec, Struct
 
@@ -46,7 +47,8 @@ class View(Protocol):
 
 class Decision(Struct, frozen=True, kw_only=True):
     """The answer, and what the transaction writes for it: nothing, for a refusal. `heads` in this order, since the
-    one-active-run index is checked row by row."""
+    one-active-run index is checked row by row. `checkpoint` takes the place of its run's; with `ended`, that of the
+    first head's run is removed."""
 
     outcome: Outcome
     created: tuple[Head, RunSpec] | None = None
@@ -54,3 +56,5 @@ class Decision(Struct, frozen=True, kw_only=True):
     batch: Batch | None = None
     stderr: bytes | None = None
     supervisor: SupervisorRow | None = None
+    checkpoint: Checkpoint | None = None
+    ended: bool = False

@@ -11,6 +11,7 @@ that the caller's handler branches on.
 from __future__ import annotations
 
 from runtime.core.batch import Batch
+from runtime.core.checkpoint import Checkpoint
 from runtime.core.record import (
     CancelReason,
     Claimant,
@@ -60,10 +61,13 @@ class ClaimRun(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Append(Struct, frozen=True, kw_only=True, tag=True):
-    """Store `batch` at `batch.seq` under `batch.epoch` (P3, P7). The same batch again gets the first answer."""
+    """Store `batch` at `batch.seq` under `batch.epoch` (P3, P7). The same batch again gets the first answer.
+
+    `checkpoint` replaces the run's, in the same transaction (P25); a repeat has stored it already."""
 
     batch: Batch
     max_log_bytes: int = 0  # 0: no bound
+    checkpoint: Checkpoint | None = None
 
     @property
     def run_id(self) -> str:
@@ -182,11 +186,13 @@ class Joined(Struct, frozen=True, kw_only=True, tag=True):
 
 class Claimed(Struct, frozen=True, kw_only=True, tag=True):
     """You drive the run at `head.driver_epoch`. Its log is what is stored below `head.next_seq` (P1, P24): batches
-    never change, so they are read after the transaction. A shard adds the first page; a store's own answer has none."""
+    never change, so they are read after the transaction. A shard adds the run's checkpoint (nobody else may write one
+    any more, P3) and the first page after it; a store's own answer has neither."""
 
     head: Head
     spec: RunSpec
     batches: list[Batch]
+    checkpoint: Checkpoint | None = None
 
 
 class Done(Struct, frozen=True, kw_only=True, tag=True):

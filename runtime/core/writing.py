@@ -38,13 +38,17 @@ def append(view: View, op: Append, now_ms: int) -> Decision:
         return Decision(outcome=Appended(seq=repeat.seq, next_seq=repeat.next_seq, head=head, repeat=True))
     if head.closed:
         return Decision(outcome=Closed(run_id=batch.run_id))
-    if batch.seq != head.next_seq or batch.count < 1:
+    misfit = op.checkpoint is not None and not op.checkpoint.fits(batch)
+    if batch.seq != head.next_seq or batch.count < 1 or misfit:
         return Decision(outcome=SeqConflict(run_id=batch.run_id, seq=batch.seq, next_seq=head.next_seq))
     if op.max_log_bytes and head.log_bytes + len(batch.data) > op.max_log_bytes:
         return Decision(outcome=LogFull(run_id=batch.run_id, limit=op.max_log_bytes))
     longer = _with_batch(head, batch, now_ms)
     return Decision(
-        outcome=Appended(seq=batch.seq, next_seq=longer.next_seq, head=longer), heads=(longer,), batch=batch
+        outcome=Appended(seq=batch.seq, next_seq=longer.next_seq, head=longer),
+        heads=(longer,),
+        batch=batch,
+        checkpoint=op.checkpoint,
     )
 
 
@@ -102,6 +106,7 @@ def finish(view: View, op: Finish, now_ms: int) -> Decision:
         heads=(ended, unqueued) if unqueued else (ended,),
         batch=op.batch if op.batch.count else None,
         stderr=None if head.closed and not op.stderr else op.stderr[-STDERR_BYTES:],
+        ended=True,
     )
 
 

@@ -14,6 +14,7 @@ from threading import Lock
 from typing import Any, Literal
 
 from runtime.core.batch import Batch
+from runtime.core.checkpoint import Checkpoint
 from runtime.core.machine import decide
 from runtime.core.ops import Op, Outcome
 from runtime.core.record import Head, RunSpec, Status
@@ -84,6 +85,12 @@ class MemoryStore:
                 size += len(log[last].data)
                 last += 1
             return log[first:last]
+
+    def read_checkpoint(self, run_id: str) -> Checkpoint | None:
+        """Return the run's newest checkpoint, or None."""
+        self._fault("read.before")
+        with self._lock:
+            return self._tables.checkpoints.get(run_id)
 
     def read_stderr(self, run_id: str) -> bytes | None:
         """Return the stderr tail stored with the finish, or None."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from runtime.core.batch import Batch
+from runtime.core.checkpoint import Checkpoint
 from runtime.core.decision import Decision, SupervisorRow
 from runtime.core.record import Head, RunSpec
 
@@ -27,6 +28,7 @@ class Tables:
         self.logs: dict[str, list[Batch]] = {}
         self.keys: dict[tuple[str, str], Batch] = {}
         self.stderr: dict[str, bytes] = {}
+        self.checkpoints: dict[str, Checkpoint] = {}
         self.open_runs: dict[str, None] = {}
         self.open_in_thread: dict[Thread, tuple[str, ...]] = {}
         self.supervisor = _NOBODY
@@ -42,6 +44,7 @@ class Transaction:
         self._specs: dict[str, RunSpec] = {}
         self._batches: list[Batch] = []
         self._stderr: dict[str, bytes] = {}
+        self._checkpoints: dict[str, Checkpoint | None] = {}
         self._supervisor: SupervisorRow | None = None
 
     def head(self, run_id: str) -> Head | None:
@@ -106,6 +109,10 @@ class Transaction:
             self._batches.append(decision.batch)
         if decision.stderr is not None:
             self._stderr[decision.heads[0].run_id] = decision.stderr
+        if decision.checkpoint is not None:
+            self._checkpoints[decision.checkpoint.run_id] = decision.checkpoint
+        if decision.ended:
+            self._checkpoints[decision.heads[0].run_id] = None
         if decision.supervisor is not None:
             self._supervisor = decision.supervisor
 
@@ -124,6 +131,11 @@ class Transaction:
             if batch.key is not None:
                 tables.keys[batch.run_id, batch.key] = batch
         tables.stderr.update(self._stderr)
+        for run_id, checkpoint in self._checkpoints.items():
+            if checkpoint is None:
+                tables.checkpoints.pop(run_id, None)
+            else:
+                tables.checkpoints[run_id] = checkpoint
         tables.supervisor = self.supervisor()
 
     def _thread(self, owner: str, thread_id: str) -> list[Head]:

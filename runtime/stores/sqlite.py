@@ -194,7 +194,7 @@ class SqliteStore(SqliteReading):
             return
         self._wal_bytes = CHECKPOINT_BYTES // 2  # if a reader held it back, soon again
         with suppress(sqlite3.Error):
-            _busy, frames, copied = connection.execute(sql.CHECKPOINT).fetchone()
+            _busy, frames, copied = connection.execute(sql.COPY_WAL).fetchone()
             if frames == copied:
                 self._wal_bytes = 0  # the next commit begins the WAL anew
 

@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from runtime.core import checkpoint as checkpoints
 from runtime.core.batch import Batch
+from runtime.core.checkpoint import Checkpoint
 from runtime.core.record import Head, RunSpec, Status
 from runtime.errors import StoreUnavailable
 from runtime.ports import RunPage, RunQuery
@@ -55,6 +57,12 @@ class SqliteReading:
                     break
             cursor.close()  # ends the read, so that it holds back no checkpoint
         return found
+
+    def read_checkpoint(self, run_id: str) -> Checkpoint | None:
+        """Return the run's newest checkpoint, or None."""
+        with self._reading() as connection:
+            row = connection.execute(sql.READ_CHECKPOINT, (run_id,)).fetchone()
+        return None if row is None else checkpoints.decode(row[0])
 
     def read_stderr(self, run_id: str) -> bytes | None:
         """Return the stderr tail stored with the finish, or None."""

@@ -85,6 +85,11 @@ MIGRATIONS: Final = (
         "ended runs whose sandbox is still to be destroyed",
         ("CREATE TABLE destroy_pending (run INTEGER PRIMARY KEY)",),
     ),
+    Migration(
+        3,
+        "where a successor may go on, for runs that go on",
+        ("CREATE TABLE checkpoint (run INTEGER PRIMARY KEY, data BLOB NOT NULL)",),
+    ),
 )
 SCHEMA_VERSION: Final = MIGRATIONS[-1].version
 
@@ -99,7 +104,7 @@ BOUND_WAL_FILE: Final = f"PRAGMA journal_size_limit = {64 << 20}"
 # Answers "wal"; makes it so if a person changed it.
 USE_WAL: Final = "PRAGMA journal_mode = WAL"
 # Answers (busy, frames in the WAL, frames copied); never waits for a reader.
-CHECKPOINT: Final = "PRAGMA wal_checkpoint(PASSIVE)"
+COPY_WAL: Final = "PRAGMA wal_checkpoint(PASSIVE)"
 # Takes the write lock at once, so that what is read after it cannot change before the commit (I1).
 BEGIN: Final = "BEGIN IMMEDIATE"
 COMMIT: Final = "COMMIT"
@@ -162,6 +167,9 @@ WRITE_MOVED_HEAD: Final = """UPDATE run SET status = ?, terminal = ?, queued = ?
     WHERE ordinal = ?"""
 ADD_BATCH: Final = f"INSERT INTO batch (run, {_BATCH}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 WRITE_STDERR: Final = "INSERT OR REPLACE INTO stderr (run, tail) VALUES (?, ?)"
+# A run's newest checkpoint (P25), in the transaction of its append; none once it has ended.
+WRITE_CHECKPOINT: Final = "INSERT OR REPLACE INTO checkpoint (run, data) VALUES (?, ?)"
+REMOVE_CHECKPOINT: Final = "DELETE FROM checkpoint WHERE run = ?"
 # An ended run's sandbox is still to be destroyed; or it is known to be (P19).
 ADD_DESTROY_PENDING: Final = "INSERT OR IGNORE INTO destroy_pending (run) VALUES (?)"
 REMOVE_DESTROY_PENDING: Final = "DELETE FROM destroy_pending WHERE run = ?"
@@ -175,6 +183,7 @@ LIST_THREAD: Final = f"{_RECORD} WHERE run.owner = ? AND run.thread_id = ? ORDER
 COUNT_RUNS: Final = "SELECT count(*) FROM run"
 LIST_UNFINISHED: Final = "SELECT head FROM run WHERE terminal = 0 ORDER BY ordinal"
 LIST_DESTROY_PENDING: Final = "SELECT head FROM run JOIN destroy_pending ON run = ordinal ORDER BY ordinal"
+READ_CHECKPOINT: Final = "SELECT data FROM checkpoint WHERE run = (SELECT ordinal FROM run WHERE run_id = ?)"
 READ_STDERR: Final = "SELECT tail FROM stderr WHERE run = (SELECT ordinal FROM run WHERE run_id = ?)"
 # From the batch that begins at or before a position: it may hold positions past it.
 LIST_BATCHES: Final = f"""SELECT {_BATCH} FROM batch

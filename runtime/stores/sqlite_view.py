@@ -5,7 +5,9 @@ from __future__ import annotations
 import sqlite3
 from typing import Any
 
+from runtime.core import checkpoint as checkpoints
 from runtime.core.batch import Band, Batch
+from runtime.core.checkpoint import Checkpoint
 from runtime.core.decision import Decision, SupervisorRow
 from runtime.core.record import Head, RunSpec
 from runtime.stores import sqlite_schema as sql
@@ -78,6 +80,10 @@ class SqliteView:
         if decision.stderr is not None:
             ordinal = self._ordinals[decision.heads[0].run_id]
             self._execute(sql.WRITE_STDERR, (ordinal, decision.stderr))
+        if decision.checkpoint is not None:
+            self._write_checkpoint(decision.checkpoint)
+        if decision.ended:
+            self._execute(sql.REMOVE_CHECKPOINT, (self._ordinals[decision.heads[0].run_id],))
         if decision.supervisor is not None:
             self._execute(sql.WRITE_SUPERVISOR, (decision.supervisor.epoch, decision.supervisor.claimant))
 
@@ -109,6 +115,11 @@ class SqliteView:
         if _to_destroy(before) != _to_destroy(head):
             self._execute(sql.ADD_DESTROY_PENDING if _to_destroy(head) else sql.REMOVE_DESTROY_PENDING, (ordinal,))
         self._heads[head.run_id] = head
+
+    def _write_checkpoint(self, checkpoint: Checkpoint) -> None:
+        data = checkpoints.encode(checkpoint)
+        self.written_bytes += len(data)
+        self._execute(sql.WRITE_CHECKPOINT, (self._ordinals[checkpoint.run_id], data))
 
     def _add_batch(self, batch: Batch) -> None:
         self.written_bytes += len(batch.data) + len(batch.ends)

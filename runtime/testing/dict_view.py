@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from runtime.core.batch import Batch
+from runtime.core.checkpoint import Checkpoint
 from runtime.core.decision import Decision, SupervisorRow
 from runtime.core.machine import decide
 from runtime.core.ops import Op, Outcome
@@ -17,6 +20,7 @@ class DictView:
         self.specs: dict[str, RunSpec] = {}
         self.batches: dict[tuple[str, int], Batch] = {}
         self.tails: dict[str, bytes] = {}
+        self.checkpoints: dict[str, Checkpoint] = {}
         self.supervisor_row = SupervisorRow(epoch=0, claimant="")
 
     def head(self, run_id: str) -> Head | None:
@@ -78,6 +82,10 @@ class DictView:
             self.batches[place] = decision.batch
         if decision.stderr is not None:
             self.tails[decision.heads[0].run_id] = decision.stderr
+        if decision.checkpoint is not None:
+            self.checkpoints[decision.checkpoint.run_id] = decision.checkpoint
+        if decision.ended:
+            self.checkpoints.pop(decision.heads[0].run_id, None)
         if decision.supervisor is not None:
             self.supervisor_row = decision.supervisor
 
@@ -86,12 +94,14 @@ class DictView:
         twin = DictView()
         twin.heads, twin.specs = dict(self.heads), dict(self.specs)
         twin.batches, twin.tails = dict(self.batches), dict(self.tails)
+        twin.checkpoints = dict(self.checkpoints)
         twin.supervisor_row = self.supervisor_row
         return twin
 
     def rows(self) -> tuple[object, ...]:
         """Return everything stored."""
-        return dict(self.heads), dict(self.specs), dict(self.batches), dict(self.tails), self.supervisor_row
+        rows: tuple[dict[Any, Any], ...] = (self.heads, self.specs, self.batches, self.tails, self.checkpoints)
+        return *(dict(each) for each in rows), self.supervisor_row
 
     def _thread(self, owner: str, thread_id: str) -> list[Head]:
         return [head for head in self.heads.values() if (head.owner, head.thread_id) == (owner, thread_id)]

@@ -6,6 +6,7 @@ from typing import Any
 
 from runtime.core import chunk
 from runtime.core.batch import Band, Batch, pack_ends
+from runtime.core.checkpoint import Checkpoint
 from runtime.core.ops import Append, ClaimRun, Create, Finish, RequestCancel
 from runtime.core.record import CancelReason, Claimant, ClaimReason, RunSpec, Status
 
@@ -58,9 +59,27 @@ def journal(seq: int, epoch: int, *words: str, run_id: str = RUN, start: int = 0
     return Batch(run_id=run_id, seq=seq, count=len(words), epoch=epoch, band=Band.JOURNAL, data=data, ends=ends)
 
 
-def append(batch: Batch, max_log_bytes: int = 0) -> Append:
+def append(batch: Batch, max_log_bytes: int = 0, checkpoint: Checkpoint | None = None) -> Append:
     """Return the append of `batch`."""
-    return Append(batch=batch, max_log_bytes=max_log_bytes)
+    return Append(batch=batch, max_log_bytes=max_log_bytes, checkpoint=checkpoint)
+
+
+def checkpoint(batch: Batch, **changes: Any) -> Checkpoint:
+    """Return a checkpoint that fits the append of `batch`, unless it is changed."""
+    fields: dict[str, Any] = {
+        "run_id": batch.run_id,
+        "epoch": batch.epoch,
+        "seq": batch.next_seq,
+        "position": 100 * batch.next_seq,
+        "journal_chunks": batch.next_seq - 1,
+        "journal_id": "the journal",
+        "lookback": bytes(range(32)),
+        "harness": "shell",
+        "translator_version": 1,
+        "translator": b"\x00\xff state",
+        "open_items": b"{}",
+    }
+    return Checkpoint(**(fields | changes))
 
 
 def ending(seq: int, epoch: int, run_id: str = RUN) -> Batch:

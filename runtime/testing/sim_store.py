@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from runtime.core.batch import Batch
+from runtime.core.checkpoint import Checkpoint
 from runtime.core.ops import Op, Outcome
 from runtime.core.record import Head, RunSpec
 from runtime.errors import StoreError, StoreFull, StoreUnavailable
@@ -108,6 +109,11 @@ class WatchedStore:
         """See ports.Store. Answers in small portions, so that every caller has to come again."""
         self._trouble.strike(self._trouble.reading)
         return self.inner.read_batches(run_id, after, min(max_bytes, 4096))
+
+    def read_checkpoint(self, run_id: str) -> Checkpoint | None:
+        """See ports.Store."""
+        self._trouble.strike(self._trouble.reading)
+        return self.inner.read_checkpoint(run_id)
 
     def read_stderr(self, run_id: str) -> bytes | None:
         """See ports.Store."""

@@ -31,6 +31,9 @@ def compare(store: Store, model: StoreModel) -> None:
         assert [piece for batch in batches for piece in batch.chunks()] == run.chunks
         assert [batch.epoch for batch in batches] == [batch["epoch"] for batch in run.stored]
         assert store.read_stderr(run.run_id) == run.stderr
+        found = store.read_checkpoint(run.run_id)
+        seen = found and {"epoch": found.epoch, "seq": found.seq, "state": found.translator}
+        assert seen == run.checkpoint
     open_runs = [run.run_id for run in runs if run.status not in ("completed", "failed", "aborted")]
     assert [head.run_id for head in store.list_unfinished(0)] == open_runs
     for owner, thread in PLACES:

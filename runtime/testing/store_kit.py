@@ -23,6 +23,7 @@ import pytest
 
 from runtime.ports import Store
 from runtime.testing.store_cases.appending import AppendCases
+from runtime.testing.store_cases.checkpointing import CheckpointCases
 from runtime.testing.store_cases.claiming import ClaimCases
 from runtime.testing.store_cases.creating import CreateCases
 from runtime.testing.store_cases.finishing import FinishCases
@@ -32,7 +33,7 @@ from runtime.testing.store_cases.shard_driver import ShardDriver
 from runtime.testing.store_cases.sharing import ShardCases
 
 
-class StoreKit(CreateCases, ClaimCases, AppendCases, FinishCases, IntentCases, ShardCases, ReadCases):
+class StoreKit(CreateCases, ClaimCases, AppendCases, CheckpointCases, FinishCases, IntentCases, ShardCases, ReadCases):
     """All cases. Subclass it with `make_store`, `raw_log` and `raw_status`."""
 
     @pytest.fixture

@@ -39,6 +39,7 @@ class ModelRun:
     key: str | None = None
     attempts: int = 0
     stderr: bytes | None = None
+    checkpoint: Facts | None = None  # epoch, seq, state
 
     def holds_thread(self) -> bool:
         """Return whether nobody else may run in its thread."""
@@ -116,7 +117,9 @@ class StoreModel:
         run.claimants.append(claimant)
         return "Claimed", {}
 
-    def append(self, run_id: str, epoch: int, seq: int, batch: Facts, bound: int) -> tuple[str, Facts]:
+    def append(
+        self, run_id: str, epoch: int, seq: int, batch: Facts, bound: int, checkpoint: Facts | None = None
+    ) -> tuple[str, Facts]:
         """Answer an append; `batch` is its key, chunks and band."""
         run = self.runs.get(run_id)
         if run is None:
@@ -130,11 +133,16 @@ class StoreModel:
                 return "Appended", {"repeat": True, "seq": seq}
         if run.closed:
             return "Closed", {}
-        if seq != len(run.chunks) or not batch["chunks"]:
+        fits = checkpoint is None or (
+            batch["band"] == "journal"
+            and (checkpoint["epoch"], checkpoint["seq"]) == (epoch, seq + len(batch["chunks"]))
+        )
+        if seq != len(run.chunks) or not batch["chunks"] or not fits:
             return "SeqConflict", {"next_seq": len(run.chunks)}
         if bound and run.facts()["log_bytes"] + len(b"\n".join(batch["chunks"])) > bound:
             return "LogFull", {}
         self._store(run, seq, epoch, batch)
+        run.checkpoint = run.checkpoint if checkpoint is None else checkpoint
         return "Appended", {"repeat": False, "seq": seq, "next_seq": len(run.chunks)}
 
     def finish(
@@ -174,6 +182,7 @@ class StoreModel:
             self._store(run, ending["seq"], ending["epoch"], {"key": None, "chunks": ending["chunks"], "band": "live"})
         if stderr or run.stderr is None:
             run.stderr = stderr
+        run.checkpoint = None
         had_thread = run.holds_thread()
         run.status, run.closed, run.queued, run.ending, run.attempts = ending["status"], True, False, ending, 0
         waiting = [other for other in self.in_thread(run.owner, run.thread) if other.queued]

@@ -33,7 +33,7 @@ from runtime.core.ops import (
 from runtime.core.record import CancelReason, ClaimReason, Launch, Status
 from runtime.errors import ShardSuperseded
 from runtime.ports import Store
-from runtime.testing.sample_ops import claim, create, text
+from runtime.testing.sample_ops import checkpoint, claim, create, text
 from runtime.testing.store_comparison import compare, plain
 from runtime.testing.store_model import Facts, StoreModel
 
@@ -139,24 +139,35 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(
         pick=PICKS,
-        off=NEAR,
-        place=NEAR,
+        near=st.tuples(NEAR, NEAR, NEAR),
         words=WORDS,
         key=KEYS,
         band=st.sampled_from(Band),
         bound=st.sampled_from([0, 0, 0, 300]),
+        state=st.sampled_from([None, b"", b"s", b"state"]),
     )
     def append(
-        self, pick: int, off: int, place: int, words: list[str], key: str | None, band: Band, bound: int
+        self,
+        pick: int,
+        near: tuple[int, int, int],
+        words: list[str],
+        key: str | None,
+        band: Band,
+        bound: int,
+        state: bytes | None,
     ) -> None:
         """Append, or try to."""
+        off, place, late = near
         run_id = self._picked(pick)
         epoch, seq = max(0, self._epoch(run_id) + off), max(0, self._length(run_id) + place)
         chunks = [text(word) for word in words]
         key = key if band is Band.LIVE else None
         batch = _batch(run_id, seq, epoch, chunks, band, key)
         facts = {"key": key, "chunks": chunks, "band": band.value}
-        self._ask(Append(batch=batch, max_log_bytes=bound), self.model.append(run_id, epoch, seq, facts, bound))
+        mark = None if state is None else checkpoint(batch, translator=state, seq=batch.next_seq + late)
+        noted = None if mark is None else {"epoch": mark.epoch, "seq": mark.seq, "state": state}
+        op = Append(batch=batch, max_log_bytes=bound, checkpoint=mark)
+        self._ask(op, self.model.append(run_id, epoch, seq, facts, bound, noted))
 
     @rule(pick=PICKS, data=st.data())
     def append_again(self, pick: int, data: st.DataObject) -> None:

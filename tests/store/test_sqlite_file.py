@@ -12,7 +12,7 @@ import pytest
 from runtime.errors import StoreRefused, StoreUnavailable
 from runtime.stores import sqlite_schema as sql
 from runtime.stores.sqlite import SqliteStore, create_store
-from runtime.testing.sample_ops import RUN, append, create, live
+from runtime.testing.sample_ops import RUN, append, checkpoint, create, journal, live
 from runtime.testing.store_cases.shard_driver import ShardDriver
 
 
@@ -210,3 +210,16 @@ def test_a_store_whose_file_was_removed_takes_nothing_and_goes_on_when_it_is_bac
         away.rename(path)
         shard.start("run-2", "thread-2")
         assert store.read_run("run-2") is not None
+
+
+def test_a_damaged_checkpoint_is_none(path: Path) -> None:
+    create_store(path, "d")
+    with closing(SqliteStore(path)) as store:
+        shard = ShardDriver(store)
+        shard.start()
+        batch = journal(1, 1, "a")
+        shard.do(append(batch, checkpoint=checkpoint(batch)))
+        assert store.read_checkpoint(RUN) == checkpoint(batch)
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("UPDATE checkpoint SET data = CAST(substr(data, 1, length(data) - 1) || x'07' AS BLOB)")
+        assert store.read_checkpoint(RUN) is None

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import store_golden
 
-from runtime.core import chunk
+from runtime.core import checkpoint, chunk
 from runtime.core.ops import Appended
 from runtime.core.record import Head, RunSpec, Status, to_wire
 from runtime.stores import codec
@@ -61,6 +61,20 @@ def test_claims_of_version_1_have_no_end_and_no_pause() -> None:
         (claim["end"], claim["lastAppendAt"], claim["pauseMs"]) for claim in to_wire(head, spec, claims=True)["claims"]
     ]
     assert told == [(None, None, None)] * 2
+
+
+def test_the_golden_checkpoint_is_read() -> None:
+    stored = store_golden.CHECKPOINT.read_bytes()
+    assert checkpoint.decode(stored) == store_golden.A_CHECKPOINT
+    assert checkpoint.encode(store_golden.A_CHECKPOINT) == stored
+
+
+def test_a_checkpoint_that_is_not_understood_is_none() -> None:
+    stored = store_golden.CHECKPOINT.read_bytes()
+    flipped = [stored[:at] + bytes([stored[at] ^ 1]) + stored[at + 1 :] for at in range(len(stored))]
+    cut = [stored[:end] for end in range(len(stored))]
+    for damaged in (*flipped, *cut, stored + b"x", b"2" + stored[1:]):
+        assert checkpoint.decode(damaged) is None
 
 
 def test_the_golden_head_says_something_of_every_field() -> None:
