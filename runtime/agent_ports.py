@@ -125,10 +125,15 @@ class Translator(Protocol):
 
 
 class Harness(Protocol):
-    """Knows how to launch one kind of agent and how to read it."""
+    """Knows how to launch one kind of agent and how to read it.
+
+    Output that is translated otherwise than before is a new version. The old one is kept for as long as there are runs
+    that began with it: `translator` then goes by `spec.translator_version`, and `translator_versions` (a collection;
+    absent: `translator_version` alone) names all that it makes. A run whose version is not kept ends
+    `journal_unavailable`."""
 
     name: str
-    translator_version: int
+    translator_version: int  # of new runs
 
     def validate(self, input: Mapping[str, Any]) -> None:
         """Check the options in `input["forwardedProps"]` and the messages.
@@ -142,4 +147,4 @@ class Harness(Protocol):
         earlier messages (AG-UI), oldest first."""
 
     def translator(self, run_id: str, spec: RunSpec) -> Translator:
-        """Return a fresh translator."""
+        """Return a fresh translator of `spec.translator_version`."""

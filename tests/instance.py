@@ -74,6 +74,10 @@ class Instance:
 
     # --- life ---
 
+    def configure(self, **settings: str) -> None:
+        """Change settings for the next `start`."""
+        self._settings |= settings
+
     def start(self, within_s: float = START_S) -> None:
         """Start `outlast serve`; return once runs can be started."""
         if self.serve is not None:

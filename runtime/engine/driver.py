@@ -31,7 +31,7 @@ from runtime.engine.claimed_log import pages
 from runtime.engine.concluding import Conclusion, DriveEnd
 from runtime.engine.finishing import failed, failed_by
 from runtime.engine.following import Follower, Limits
-from runtime.engine.plugins import pick
+from runtime.engine.plugins import pick, translator_of
 from runtime.engine.preparing import Preparer, reaching
 from runtime.engine.tools import Tools
 from runtime.errors import AgentError, LogClosedError, OutlastError, OwnershipLost
@@ -192,11 +192,13 @@ class _Drive:
         if self.harness is None or self.provider is None:
             what = f"harness {self.spec.harness!r}" if self.harness is None else f"provider {self.spec.provider!r}"
             return failed("launch_failed", f"This instance has no {what}. Check OUTLAST_HARNESSES and PROVIDERS."), None
+        translator = translator_of(
+            self.harness, self.run_id, self.spec
+        )  # before anything is launched that it must read
         preparer = Preparer(self.tools, self.authority, self.spec, self.harness, self.provider)
         self.conclusion.preparer = preparer
         sandbox: Sandbox = await self.authority.ticking(preparer.ready())
         self.conclusion.sandbox = sandbox
-        translator = self.harness.translator(self.run_id, self.spec)
         follower = Follower(sandbox, translator, self.aligner, self.appender, self.authority.count, self._limits())
         if (stopped_by := await follower.follow()) is not None:
             return stopped_by, None

@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+import msgspec
+
 from runtime.core import chunk
 from runtime.core.launch import AgentExit, ExitKind
 from runtime.core.open_items import OpenItems
@@ -119,6 +121,16 @@ class HarnessKit:
             first, second = self._translator(), self._translator()
             assert _fed(first, script) == _fed(second, script), script.name
             assert first.finish(script.exit, b"err") == second.finish(script.exit, b"err"), script.name
+
+    def test_every_translator_that_is_kept_can_be_made_and_is_deterministic(self) -> None:
+        harness, spec = self.harness(), self.spec()
+        kept = getattr(harness, "translator_versions", (harness.translator_version,))
+        assert harness.translator_version in kept
+        for version in kept:
+            older = msgspec.structs.replace(spec, translator_version=version)
+            for script in self.transcripts():
+                first, second = (harness.translator(RUN_ID, older) for _ in range(2))
+                assert _fed(first, script) == _fed(second, script), f"{script.name}: translator {version}"
 
     def test_a_prefix_of_the_lines_gives_a_prefix_of_the_chunks(self) -> None:
         for script in self.transcripts():

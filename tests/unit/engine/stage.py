@@ -15,7 +15,7 @@ from runtime.engine.driver import Driver
 from runtime.engine.shard import Shard
 from runtime.engine.tails import Segments
 from runtime.engine.tools import Tools
-from runtime.ports import LogPort
+from runtime.ports import Harness, LogPort
 from runtime.settings import Settings
 from runtime.stores.memory import MemoryStore
 from runtime.testing.sim_agent import Script, SimHarness
@@ -83,6 +83,7 @@ class Stage:
         self.store = WatchedStore(
             self.memory, self.trouble, lambda _, ops, outcomes: self.commits.append((ops, outcomes))
         )
+        self.harness: Harness = SimHarness()
         self.scripts: dict[str, Script] = {RUN: script or Script()}
         self.world = World(self.loop, self.scripts)
         self.threads = SimThreads(self.loop.rng, slow_s)
@@ -106,7 +107,7 @@ class Stage:
             log=log,
             clock=self.loop,
             providers={"sim": SimProvider(self.world, name)},
-            harnesses={"sim": SimHarness()},
+            harnesses={"sim": self.harness},
             agent_env={},
             history=history,
             lease_ttl_s=self.settings.lease_ttl_s,
