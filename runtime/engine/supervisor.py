@@ -140,10 +140,11 @@ class Supervisor:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _adopt_all(self, shard: ShardPort) -> None:
-        """Watch the drivers that live, replace those that do not: after a restart of us, or of everything."""
-        for due in await repeat(shard.unfinished):
-            if due.needs_driver:
-                await self._look_after(due.run_id, ClaimReason.RESTART)
+        """Watch the drivers that live, replace those that do not: after a restart of us, or of everything. All at once:
+        one that cannot be looked after now is no reason to let the others wait for their leases."""
+        for head in await repeat(shard.unfinished):
+            if head.needs_driver:
+                self._keep(asyncio.create_task(self._look_after(head.run_id, ClaimReason.RESTART)))
 
     async def _watch_shard(self, shard: ShardPort) -> None:
         while not self.stale.is_set():

@@ -54,6 +54,7 @@ class Fleet:
         self.made: list[Handle] = []
         self.living: dict[str, Handle] = {}
         self.fail: list[Exception] = []
+        self.lost_in: set[str] = set()  # runs whose actor is looked for without an answer
 
     async def create(self, run_id: str, expected_epoch: int, reason: ClaimReason) -> RunHandle:
         if self.fail:
@@ -64,6 +65,8 @@ class Fleet:
         return handle
 
     async def find(self, run_id: str) -> RunHandle | None:
+        if run_id in self.lost_in:
+            await elapse(3600.0)
         return self.living.get(run_id)
 
 

@@ -16,6 +16,24 @@ from runtime.errors import RunEnded, RunNotFound
 from runtime.testing.sim_loop import elapse, play
 
 
+def test_a_new_supervisor_looks_after_every_run_at_once_whatever_holds_one_up() -> None:
+    async def acts() -> None:
+        acts = await Acts.open()
+        await acts.supervisor.close()
+        for number in range(20):
+            await acts.shard.submit(create(f"run-{number}", f"thread-{number}"))
+            await acts.shard.submit(claim(0, f"driver-{number}", run_id=f"run-{number}"))
+        acts.fleet.lost_in = {"run-0"}
+        await acts.another("second")
+        await elapse(0.5)
+        assert sorted(handle.run_id for handle in acts.fleet.made) == sorted(f"run-{n}" for n in range(1, 20))
+        assert {handle.reason for handle in acts.fleet.made} == {ClaimReason.RESTART}
+        await elapse(3.0)
+        assert "run-0" in {handle.run_id for handle in acts.fleet.made}  # by its lease
+
+    play(1, acts())
+
+
 def test_a_new_run_gets_a_driver_at_once_and_one() -> None:
     async def acts() -> None:
         acts = await Acts.open()
