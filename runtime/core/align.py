@@ -2,7 +2,7 @@
 
 A journal is always read from a known place, so its replay begins with chunks that are stored already. `BandAligner` is
 for our own logs: every stored chunk knows its band, so the replay is compared with exactly the journal's chunks, and
-any number of live ones between them does no harm. `align_out_of_band` is for logs of others, which know no bands and
+any number of live ones between them does no harm. `OutOfBandAligner` is for logs of others, which know no bands and
 where what a replay cannot produce is guessed by type (contract 6.3).
 
 Both treat a chunk that differs as the end: nothing from it on is ever handed out, since the journal would then continue
@@ -107,40 +107,64 @@ def is_custom(event: Event) -> bool:
     return event.get("type") == "CUSTOM"
 
 
+class OutOfBandAligner:
+    """Drops from a replay what `stored`, as it is now, holds, for logs that know no bands (contract 6.3).
+
+    Without `is_out_of_band` every stored event has to be produced again. With it, at most `max_skip` in a row are
+    passed over before each replayed event, and any number after the last. After an error, use it no more."""
+
+    __slots__ = ("_cursor", "_max_skip", "_skippable", "_stored")
+
+    def __init__(
+        self,
+        stored: Iterable[Event],
+        is_out_of_band: Callable[[Event], bool] | None = None,
+        max_skip: int = MAX_SKIP,
+    ) -> None:
+        self._stored = tuple(stored)
+        self._skippable = is_out_of_band or _nothing
+        self._max_skip = max_skip
+        self._cursor = 0
+
+    def feed(self, event: Event) -> bool:
+        """Return whether the next replayed `event` is new. Raises JournalReplayDivergedError or
+        JournalReplayThreadIdMismatchError on the replay's account: nothing from here on may be handed out."""
+        stored, last = self._stored, self._cursor + self._max_skip
+        actual = fingerprint(event) if self._cursor < len(stored) else ""
+        while self._cursor < len(stored) and fingerprint(stored[self._cursor]) != actual:
+            if self._cursor >= last or not self._skippable(stored[self._cursor]):
+                raise divergence(self._cursor, stored[self._cursor], event)
+            self._cursor += 1
+        if self._cursor == len(stored):
+            return True
+        self._cursor += 1
+        return False
+
+    def finish(self) -> None:
+        """State that the replay has ended. Raises JournalReplayDivergedError if it is shorter than the log."""
+        stored = self._stored
+        while self._cursor < len(stored) and self._skippable(stored[self._cursor]):
+            self._cursor += 1
+        if self._cursor < len(stored):
+            rest = f"nothing: the replay ended with {len(stored) - self._cursor} stored chunks left"
+            raise JournalReplayDivergedError(self._cursor, fingerprint(stored[self._cursor])[:_SHOWN], rest)
+
+
 def align_out_of_band(
     stored: Sequence[Event],
     replay: Iterable[Event],
     is_out_of_band: Callable[[Event], bool] | None = None,
     max_skip: int = MAX_SKIP,
 ) -> Iterator[Event]:
-    """Yield those events of `replay` that `stored`, as it is now, does not hold (contract 6.3).
-
-    Without `is_out_of_band` every stored event has to be produced again. With it, at most `max_skip` in a row are
-    passed over before each replayed event, and any number after the last. Raises JournalReplayDivergedError or
-    JournalReplayThreadIdMismatchError on the replay's account, before anything past the difference is yielded."""
-    return _align(tuple(stored), replay, is_out_of_band or _nothing, max_skip)
+    """Yield those events of `replay` that `stored`, as it is now, does not hold; raises as `OutOfBandAligner` does."""
+    return _align(OutOfBandAligner(stored, is_out_of_band, max_skip), replay)
 
 
-def _align(
-    stored: tuple[Event, ...], replay: Iterable[Event], skippable: Callable[[Event], bool], max_skip: int
-) -> Iterator[Event]:
-    cursor = 0
+def _align(aligner: OutOfBandAligner, replay: Iterable[Event]) -> Iterator[Event]:
     for event in replay:
-        last = cursor + max_skip
-        actual = fingerprint(event) if cursor < len(stored) else ""
-        while cursor < len(stored) and fingerprint(stored[cursor]) != actual:
-            if cursor >= last or not skippable(stored[cursor]):
-                raise divergence(cursor, stored[cursor], event)
-            cursor += 1
-        if cursor < len(stored):
-            cursor += 1
-        else:
+        if aligner.feed(event):
             yield event
-    while cursor < len(stored) and skippable(stored[cursor]):
-        cursor += 1
-    if cursor < len(stored):
-        rest = f"nothing: the replay ended with {len(stored) - cursor} stored chunks left"
-        raise JournalReplayDivergedError(cursor, fingerprint(stored[cursor])[:_SHOWN], rest)
+    aligner.finish()
 
 
 def _nothing(_event: Event) -> bool:
