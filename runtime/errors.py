@@ -37,6 +37,8 @@
         ├── RayUnreachable
         └── DataDirRefused
 
+External delivery logs add theirs in `delivery/errors.py`, on the same branches.
+
 Facts are fields, so that a handler never parses a message. Each class pickles (`__reduce__` on the root): Ray shows
 an error that does not unpickle as `UnserializableException`, and the fact would be lost. Which HTTP status a class
 has is decided in one table, `serve_app/error_table.py`; whether to retry follows from the branch.
@@ -201,12 +203,16 @@ class OwnershipLost(OutlastError):
 
 
 class RunClaimLostError(OwnershipLost):
-    """`held_epoch` was superseded by `current_epoch`; nothing was written (I1)."""
+    """`held_epoch` was superseded by `current_epoch` (None: its lock was lost, nobody newer is known); nothing was
+    written (I1)."""
 
     code = "claim_lost"
 
-    def __init__(self, run_id: str, held_epoch: int, current_epoch: int) -> None:
-        super().__init__(f"Run {run_id!r} is driven by epoch {current_epoch}; epoch {held_epoch} writes nothing more.")
+    def __init__(self, run_id: str, held_epoch: int, current_epoch: int | None) -> None:
+        cause = f"Run {run_id!r} is driven by epoch {current_epoch}"
+        if current_epoch is None:
+            cause = f"The lock on driving run {run_id!r} was lost"
+        super().__init__(f"{cause}; epoch {held_epoch} writes nothing more.")
         self.run_id = run_id
         self.held_epoch = held_epoch
         self.current_epoch = current_epoch

@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from runtime import errors
+from runtime.delivery import errors as delivery
 
 log = logging.getLogger("outlast.gateway")
 
@@ -32,6 +33,8 @@ STATUS: dict[type[errors.OutlastError], int] = {
     errors.RunEnded: 409,
     errors.LogClosedError: 409,
     errors.OffsetGone: 410,
+    delivery.LogGone: 410,
+    delivery.NoFirstChunk: 410,
     errors.BodyTooLarge: 413,
     errors.MediaTypeUnsupported: 415,
     errors.TooMany: 429,
@@ -39,6 +42,8 @@ STATUS: dict[type[errors.OutlastError], int] = {
     errors.RunClaimLostError: 503,
     errors.ShardSuperseded: 503,
     errors.SupervisorSuperseded: 503,
+    delivery.RunClaimNotAcquiredError: 503,
+    delivery.LogNotQuietError: 503,
     errors.StoreError: 503,
     errors.StoreUnavailable: 503,
     errors.StoreFull: 503,
@@ -47,6 +52,7 @@ STATUS: dict[type[errors.OutlastError], int] = {
     errors.RayUnreachable: 503,
     # No request causes these; if one is answered with them, that is our bug.
     errors.SequenceConflictError: 500,
+    delivery.RunDriverPipeOutsideClaimError: 500,
     errors.LaunchFailed: 500,
     errors.SandboxLost: 500,
     errors.SandboxUnreachable: 500,

@@ -15,6 +15,7 @@ PACKAGES = ("runtime", "actors", "serve_app")
 BREACHES = {
     "top": ("runtime/engine/breach_top.py", "import serve_app"),
     "runtime": ("runtime/core/breach_up.py", "import runtime.ports"),
+    "delivery": ("runtime/delivery/breach_store.py", "import runtime.stores"),
     "no-ray-no-http": ("runtime/engine/breach_ray.py", "import ray"),
     "no-http-in-actors": ("actors/breach_http.py", "import fastapi"),
     "pure-core": ("runtime/core/breach_loop.py", "import asyncio"),

@@ -1,0 +1,124 @@
+"""The port of run records: who drives which run, and how it ended (contract 4.1, 4.2); and one in memory.
+
+Beside an external log stands a record, in whatever database the application has. Two methods decide safety, and both
+check and write in one step there (an `UPDATE ... WHERE`, a conditional put, a lock held over both):
+
+    advance_epoch   the claim: a compare-and-set on the epoch
+    update          with `if_epoch`: nothing is written once a newer claim was taken
+
+So an older driver can end no run, however late it wakes up, even where the log itself can be written by it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from runtime.core.record import Status, Struct
+
+
+class RowError(Struct, frozen=True, kw_only=True):
+    """Why a run failed."""
+
+    message: str
+    code: str | None = None
+
+
+class RunRow(Struct, frozen=True, kw_only=True):
+    """One run, as the application keeps it. Times are UTC ms; None is: not set."""
+
+    run_id: str
+    thread_id: str
+    started_at: int
+    status: Status = Status.RUNNING
+    finished_at: int | None = None
+    error: RowError | None = None
+    usage: dict[str, Any] | None = None
+    sandbox_key: str | None = None
+    detached_since: int | None = None
+    cancel_requested: bool | None = None
+    driver_epoch: int = 0
+    claimant: str | None = None  # who holds `driver_epoch`
+
+
+class RunPatch(Struct, frozen=True, kw_only=True):
+    """A change: what is not named stays, what is None is cleared. The epoch is not among it: claims alone move it."""
+
+    status: Status | UnsetType = UNSET
+    finished_at: int | UnsetType | None = UNSET
+    error: RowError | UnsetType | None = UNSET
+    usage: dict[str, Any] | UnsetType | None = UNSET
+    sandbox_key: str | UnsetType | None = UNSET
+    detached_since: int | UnsetType | None = UNSET
+    cancel_requested: bool | UnsetType | None = UNSET
+
+    def apply(self, row: RunRow) -> RunRow:
+        """Return `row` with this change."""
+        named = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not UNSET}
+        return msgspec.structs.replace(row, **named)
+
+
+class RunRecords(Protocol):
+    """The runs of one application. Every method may raise StoreError on the database's account."""
+
+    async def create_or_resume(self, run_id: str, thread_id: str, started_at: int) -> RunRow:
+        """Return the run's row: a new one, `running`, or the one that is there, unchanged. Revives nothing."""
+
+    async def get(self, run_id: str) -> RunRow | None:
+        """Return the row, or None."""
+
+    async def advance_epoch(self, run_id: str, expected_epoch: int, claimant: str) -> RunRow | None:
+        """Raise the epoch by one if it is `expected_epoch` and the run is not terminal; return the new row, or None.
+
+        One step. The same (expected, claimant) again returns the row that its first call made, since the answer of
+        that may have been lost."""
+
+    async def update(self, run_id: str, patch: RunPatch, if_epoch: int | None = None) -> bool:
+        """Apply `patch`; return False, and change nothing, for an unknown run. With `if_epoch`, in the same step:
+        also if the row's epoch is another."""
+
+    async def find_active(self, thread_id: str) -> RunRow | None:
+        """Return the newest `running` run of the thread, or None."""
+
+
+class MemoryRunRecords:
+    """Rows in this process: for one process, and for tests."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, RunRow] = {}
+
+    async def create_or_resume(self, run_id: str, thread_id: str, started_at: int) -> RunRow:
+        """Return the run's row, made if it is not there."""
+        return self._rows.setdefault(run_id, RunRow(run_id=run_id, thread_id=thread_id, started_at=started_at))
+
+    async def get(self, run_id: str) -> RunRow | None:
+        """Return the row, or None."""
+        return self._rows.get(run_id)
+
+    async def advance_epoch(self, run_id: str, expected_epoch: int, claimant: str) -> RunRow | None:
+        """Claim; see the port."""
+        row = self._rows.get(run_id)
+        if row is None:
+            return None
+        if row.driver_epoch == expected_epoch + 1 and row.claimant == claimant:
+            return row
+        if row.driver_epoch != expected_epoch or row.status.terminal:
+            return None
+        row = msgspec.structs.replace(row, driver_epoch=expected_epoch + 1, claimant=claimant)
+        self._rows[run_id] = row
+        return row
+
+    async def update(self, run_id: str, patch: RunPatch, if_epoch: int | None = None) -> bool:
+        """Change a row; see the port."""
+        row = self._rows.get(run_id)
+        if row is None or (if_epoch is not None and row.driver_epoch != if_epoch):
+            return False
+        self._rows[run_id] = patch.apply(row)
+        return True
+
+    async def find_active(self, thread_id: str) -> RunRow | None:
+        """Return the newest `running` run of the thread, or None."""
+        rows = [row for row in self._rows.values() if row.thread_id == thread_id and row.status is Status.RUNNING]
+        return max(rows, key=lambda row: row.started_at, default=None)
