@@ -63,6 +63,11 @@ class SupervisorClient:
         """See ports.SupervisorPort."""
         await self._call("drain")
 
+    async def leave(self, within_s: float) -> int:
+        """Have every driver hand over and make no more; return how many have not `within_s`."""
+        stuck: int = await self._call("leave", within_s, timeout_s=within_s + 2.0)
+        return stuck
+
     async def status(self) -> dict[str, Any]:
         """See ports.SupervisorPort."""
         status: dict[str, Any] = await self._call("status")

@@ -29,6 +29,7 @@ from actors.warm import WarmWorkers  # noqa: E402
 from runtime.engine import returning  # noqa: E402
 from runtime.engine.clock import SystemClock  # noqa: E402
 from runtime.engine.forever import forever  # noqa: E402
+from runtime.engine.leaving import leave  # noqa: E402
 from runtime.engine.supervisor import Supervisor  # noqa: E402
 from runtime.settings import Settings  # noqa: E402
 
@@ -80,7 +81,7 @@ class SupervisorActor:
         # The shards are looked after before anything is asked of them: one that hangs now must be replaced (P6).
         for keeper in self._keepers:
             self._tasks.append(asyncio.create_task(forever(keeper.name, keeper.turn)))
-        shards = {shard: ShardClient(shard, settings.namespace) for shard in range(settings.shards)}
+        shards = self._shards()
         warm = WarmWorkers(settings.warm_workers)
         supervisor = Supervisor(
             shards,
@@ -96,6 +97,9 @@ class SupervisorActor:
         for work in (self._leave_when_stale(supervisor), warm.refill(settings.warm_workers), give_back):
             self._tasks.append(asyncio.create_task(work))
         return supervisor
+
+    def _shards(self) -> dict[int, ShardClient]:
+        return {shard: ShardClient(shard, self._settings.namespace) for shard in range(self._settings.shards)}
 
     async def _give_back(self, shards: list[ShardClient]) -> None:
         """Destroy what ended runs left, at once after a start and then every REAP_INTERVAL_S (P19)."""
@@ -151,6 +155,11 @@ class SupervisorActor:
                     await self._all_told.wait()
         except TimeoutError:
             log.warning("%d replica(s) were not told of the drain", len(living - self._told))
+
+    async def leave(self, within_s: float) -> int:
+        """See `engine.leaving`; only `serve` asks for it, at its end."""
+        shards = self._shards()
+        return await leave(await self._open(), lambda run_id: shards[shard_of(run_id, len(shards))], within_s)
 
     async def status(self) -> dict[str, Any]:
         """See ports.SupervisorPort."""

@@ -38,6 +38,8 @@ log = logging.getLogger("outlast.serve")
 OBJECT_STORE_BYTES = 256 << 20  # segments only, and they spill
 START_TIMEOUT_S = 60
 CONNECT_S = 5.0
+HANDOVER_S = 5.0  # a driver needs milliseconds; more only if the store or the machine is slow
+DRAIN_S = 12.0  # streams, then drivers; `serve` promises to be gone within 30 s
 # Above what replicas accept as streams, so that our own bound answers with 429 instead of Serve's queue.
 SPARE_REQUESTS = 200
 
@@ -145,7 +147,7 @@ class RayInstance:
     # --- down ---
 
     def drain(self) -> int:
-        """Cut every stream so that clients reconnect; return how many runs are unfinished."""
+        """Cut every stream so that clients reconnect, have every driver hand over; return how many runs go on."""
         cluster = RayCluster(self.settings, self.deployment)
 
         async def ask() -> int:
@@ -153,12 +155,13 @@ class RayInstance:
             for shard in cluster.shards():
                 left += len(await shard.unfinished())
             await cluster.supervisor().drain()
+            await cluster.supervisor().leave(HANDOVER_S)
             return left
 
         try:
-            return self._run(asyncio.wait_for(ask(), 10.0))
+            return self._run(asyncio.wait_for(ask(), DRAIN_S))
         except Exception as error:  # noqa: BLE001 - we are going down: say it, and go on
-            log.warning("streams could not be told to reconnect: %s", error)
+            log.warning("streams could not be told to reconnect, or drivers to hand over: %s", error)
             return 0
 
     def stop(self) -> None:

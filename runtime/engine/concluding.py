@@ -107,6 +107,15 @@ class Conclusion:
             await self._destroy_after_finish()
         return self._end(outcome, ending)
 
+    async def hand_over(self) -> DriveEnd:
+        """Store what has been translated, and say in the record that we go: no driver was lost here."""
+        await self.quietly(self._appender.drain())
+        await self.quietly(self._say_handed_over())
+        return DriveEnd("handed_over")
+
+    async def _say_handed_over(self) -> None:
+        await self._authority.submit(Note(run_id=self._head.run_id, epoch=self._authority.epoch, handed_over=True))
+
     async def destroy(self) -> None:
         """Destroy by key: a sandbox may exist although nobody told us (its `create` had no answer)."""
         if self._provider is not None and self._head.sandbox_key is not None:

@@ -155,8 +155,7 @@ class _Drive:
             return await self.conclusion.abort()
         if ending is not None:
             return await self.conclusion.finish(ending, exit)
-        await self.conclusion.quietly(self.appender.drain())
-        return DriveEnd("handed_over")
+        return await self.conclusion.hand_over()
 
     async def _until_ordered(
         self, work: Coroutine[Any, Any, tuple[Ending, AgentExit | None]]

@@ -109,13 +109,14 @@ class Supervisor:
         self.epoch = 0
         self.tally = Tally()
         self.stale = asyncio.Event()  # set once a newer supervisor decides
+        self.leaving = False  # no driver is made any more: `serve` ends
         self._shards = shards
         self._fleet = fleet
         self._providers = providers
         self._claimant = claimant
         self._settings = settings
         self._clock = clock
-        self._shard_of = shard_of
+        self._shard = shard_of
         self._watched: dict[str, _Watched] = {}
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -140,10 +141,9 @@ class Supervisor:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _adopt_all(self, shard: ShardPort) -> None:
-        """Watch the drivers that live, replace those that do not: after a restart of us, or of everything. All at once:
-        one that cannot be looked after now is no reason to let the others wait for their leases."""
+        """Watch the drivers that live, replace those that do not: after a restart of us, or of everything."""
         for head in await repeat(shard.unfinished):
-            if head.needs_driver:
+            if head.needs_driver:  # all at once: one that hangs holds up no other
                 self._keep(asyncio.create_task(self._look_after(head.run_id, ClaimReason.RESTART)))
 
     async def _watch_shard(self, shard: ShardPort) -> None:
@@ -230,7 +230,7 @@ class Supervisor:
 
     def _replace(self, head: Head, reason: ClaimReason) -> None:
         """Make a driver for the next epoch after `head`'s, instead of whoever is watched."""
-        if self.stale.is_set():
+        if self.stale.is_set() or self.leaving:
             return
         watched = _Watched(head.driver_epoch, reason)
         old = self._watched.get(head.run_id)
@@ -361,9 +361,6 @@ class Supervisor:
 
     # --- small steps ---
 
-    def _shard(self, run_id: str) -> ShardPort:
-        return self._shard_of(run_id)
-
     async def _head(self, run_id: str) -> Head | None:
         stored = await repeat(lambda: self._shard(run_id).record(run_id))
         return None if stored is None else stored[0]
@@ -381,6 +378,11 @@ class Supervisor:
         """Return who holds the run's newest claim."""
         head = await self._head(run_id)
         return head.claims[-1].claimant if head is not None and head.claims else None
+
+    @property
+    def driving(self) -> dict[str, RunHandle]:
+        """Return run id -> the driver that runs."""
+        return {run: watched.handle for run, watched in self._watched.items() if watched.handle is not None}
 
     @property
     def watching(self) -> dict[str, str | None]:

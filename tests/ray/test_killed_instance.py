@@ -72,5 +72,10 @@ def test_sigterm_cuts_streams_in_mid_body_leaves_agents_and_the_next_serve_compl
         mortal.start()
         watch.until_end(within_s=90)
     check_whole(watch, LINES)
-    assert [claim["reason"] for claim in mortal.ended(run)["claims"]] == ["start", "restart"]
+    first, second = mortal.ended(run)["claims"]
+    assert [(claim["reason"], claim["end"]) for claim in (first, second)] == [
+        ("start", "handed_over"),
+        ("restart", "finished"),
+    ]
+    assert first["endedAt"] < second["claimedAt"]
     assert mortal.sandboxes() == []

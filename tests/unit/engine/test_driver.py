@@ -12,7 +12,7 @@ from runtime.core import chunk
 from runtime.core.batch import Band
 from runtime.core.launch import AgentExit, ExitKind
 from runtime.core.ops import Append, Assign, OpenSupervisor, RequestCancel, RequestHandover
-from runtime.core.record import CancelReason, Claimant, ClaimReason, Status
+from runtime.core.record import CancelReason, Claimant, ClaimEnd, ClaimReason, Status
 from runtime.engine.concluding import DriveEnd
 from runtime.engine.driver import Driver
 from runtime.engine.shard import Shard
@@ -107,6 +107,7 @@ def test_a_handover_stores_what_is_read_and_leaves_the_agent_alone() -> None:
         assert await first == DriveEnd("handed_over")
         assert stage.world.boxes
         assert stage.head().status is Status.RUNNING
+        assert stage.head().claims[-1].end is ClaimEnd.HANDED_OVER
         assert (await stage.drive(shard, 1, "successor")).status is Status.COMPLETED
         assert journal_band(stage) == translate(RUN, THREAD, LINES.output)
 
