@@ -48,8 +48,8 @@ def prepare(temp_dir: str, data_dir: Path, *, own: bool) -> None:
     env.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     # Else Serve puts a queue without a bound between our streams and the connection: no back-pressure, more latency.
     env.setdefault("RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD", "0")
-    # A proxy that starts waits behind the drivers of all runs that are taken over; after 3 times this long Serve gives it
-    # up, and `serve` with it. Serve's own is 5: seen to be too short with twenty runs on two busy cores.
+    # A proxy that starts waits behind the drivers of all runs that are taken over; after three times this long Serve
+    # gives it up, and `serve` with it. Serve's own is 5: too short, as seen with twenty runs on two busy cores.
     env.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "30")
     if not own:
         env.setdefault("RAY_AUTH_MODE", "disabled")
