@@ -1,0 +1,82 @@
+"""`serve` on a Ray that it did not start and that stays: it takes its actors with it, and the next one goes on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import leftovers
+import pytest
+from instance import Instance
+from processes import wait_dead
+from shell_runs import numbered, unique
+from watching import Watch, check_whole
+
+from serve_app.ray_environment import free_port
+
+LINES = 400
+MARK = "OUTLAST_TEST_CLUSTER"
+
+
+@pytest.fixture
+def cluster_address(tmp_path: Path) -> Iterator[str]:
+    """Yield the address of a Ray of one node, whose processes carry MARK."""
+    mark, port = str(tmp_path), free_port()
+    temp_dir = f"/tmp/outlast-cluster-{os.getpid()}-{port}"
+    options = {
+        "port": port,
+        "node-ip-address": "127.0.0.1",
+        "num-cpus": 4,
+        "object-store-memory": 100 << 20,
+        "include-dashboard": "false",
+        "ray-client-server-port": free_port(),
+        "dashboard-agent-listen-port": free_port(),
+        "temp-dir": temp_dir,
+    }
+    command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--disable-usage-stats"]
+    command += [f"--{name}={value}" for name, value in options.items()]
+    env = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    env |= {MARK: mark, "RAY_AUTH_MODE": "disabled"}
+    try:
+        subprocess.run(command, env=env, cwd="/", check=True, timeout=60, capture_output=True)
+        yield f"127.0.0.1:{port}"
+    finally:
+        leftovers.end(MARK, mark)
+        shutil.rmtree(temp_dir, ignore_errors=True)
+
+
+@pytest.fixture
+def guest(tmp_path: Path, cluster_address: str) -> Iterator[Instance]:
+    """Yield an instance that lives on that Ray."""
+    guest = Instance(tmp_path, {"OUTLAST_RAY_ADDRESS": cluster_address})
+    try:
+        yield guest
+    finally:
+        guest.close()
+
+
+@pytest.mark.timeout(240)
+def test_a_stop_takes_every_driver_along_and_the_next_serve_on_the_same_cluster_goes_on(guest: Instance) -> None:
+    guest.start()
+    runs = [unique(f"guest-{number}") for number in range(3)]
+    for run in runs[1:]:
+        guest.begin(run, numbered(LINES))
+    with Watch(guest, runs[0], numbered(LINES)) as watch:
+        watch.until_lines(20)
+        drivers = [guest.driver(run) for run in runs]
+        assert guest.stop() == 0
+        wait_dead(drivers)
+        assert all(guest.agents(run) for run in runs)
+        guest.start()
+        watch.until_end(within_s=90)
+    check_whole(watch, LINES)
+    for run in runs:
+        record = guest.ended(run, within_s=60)
+        assert record["status"] == "completed"
+        told = [(claim["reason"], claim["end"]) for claim in record["claims"]]
+        assert told == [("start", "handed_over"), ("restart", "finished")]
+    assert guest.stop() == 0
