@@ -21,9 +21,10 @@ CALL_TIMEOUT_S = 10.0
 class SupervisorClient:
     """The supervisor, by its name; replaces it when it is silent (P6)."""
 
-    def __init__(self, settings: Settings, deployment: str) -> None:
+    def __init__(self, settings: Settings, deployment: str, serve_node: str) -> None:
         self._settings = settings
         self._deployment = deployment
+        self._serve_node = serve_node
         self._handle: Any = None
 
     async def _call(self, method: str, *args: Any, timeout_s: float = CALL_TIMEOUT_S) -> Any:
@@ -85,7 +86,7 @@ class SupervisorClient:
             kill(old)
         self._handle = None
         try:
-            await asyncio.to_thread(supervisor_actor.create, self._settings, self._deployment)
+            await asyncio.to_thread(supervisor_actor.create, self._settings, self._deployment, self._serve_node)
         except ValueError as error:
             log.info("another replica makes the supervisor: %s", error)
 
@@ -93,10 +94,11 @@ class SupervisorClient:
 class RayCluster:
     """Implements `ports.Cluster`."""
 
-    def __init__(self, settings: Settings, deployment: str) -> None:
+    def __init__(self, settings: Settings, deployment: str, serve_node: str = "") -> None:
+        """`serve_node`: the node of `outlast serve`; whoever may re-make the supervisor must know it."""
         self._settings = settings
         self._shards = [ShardClient(shard, settings.namespace) for shard in range(settings.shards)]
-        self._supervisor = SupervisorClient(settings, deployment)
+        self._supervisor = SupervisorClient(settings, deployment, serve_node)
 
     def shard(self, run_id: str) -> ShardClient:
         """Return the shard that serves the run."""

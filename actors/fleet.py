@@ -1,21 +1,24 @@
-"""Run actors as the supervisor makes, finds, watches and ends them: `engine.supervisor.Fleet` over Ray."""
+"""Run actors as the supervisor makes, finds, watches and ends them: `engine.fleet.Fleet` over Ray."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
 from actors import run_actor
 from actors.calls import Gone, actor_id, call, find, kill
 from actors.names import run_name
+from actors.nodes import Nodes
 from actors.warm import WarmWorkers
 from runtime.core.record import ClaimReason
 from runtime.engine.concluding import DriveEnd
-from runtime.engine.supervisor import DriverDied
+from runtime.engine.fleet import DriverDied, NameTaken, NotStarted
+from runtime.engine.placing import Node, Place
 from runtime.settings import Settings
 
 CREATE_DEADLINE_S = 30.0  # an infeasible actor looks like a slow one; cold starts queue at about 2.5 a second
-NAME_RETRY_S = 0.01
 UNAVAILABLE_RETRY_S = 0.25
 
 
@@ -25,15 +28,19 @@ class RayRunHandle:
     def __init__(self, run_id: str, handle: Any) -> None:
         self.name = run_name(run_id)
         self.actor_id = actor_id(handle)
+        self.node_id: str | None = None
         self._handle = handle
 
     async def ready(self) -> None:
-        """Return once it runs; raises DriverDied if it does not within CREATE_DEADLINE_S."""
+        """Return once it runs. Raises DriverDied; NotStarted if it does not within CREATE_DEADLINE_S: to Ray, an actor
+        that no node has room for is only slow."""
         try:
-            await call(self.name, self._handle.ready, timeout_s=CREATE_DEADLINE_S)
+            self.node_id = str(await call(self.name, self._handle.ready, timeout_s=CREATE_DEADLINE_S))
         except Gone as error:
             self.kill()
-            raise DriverDied(f"{self.name} did not start") from error
+            if error.died:
+                raise DriverDied(f"{self.name} died while it started") from error
+            raise NotStarted(f"{self.name} did not start: {error.__cause__!r}") from error
 
     async def ended(self) -> DriveEnd:
         """Park until its drive ends; raises DriverDied once Ray says that its process is gone.
@@ -69,35 +76,51 @@ class RayRunHandle:
 class RayFleet:
     """Makes run actors in one namespace, and keeps workers warm for the next ones."""
 
-    def __init__(self, settings: Settings, deployment: str, warm: WarmWorkers) -> None:
+    def __init__(self, settings: Settings, deployment: str, nodes: Nodes, warm: WarmWorkers) -> None:
         self._settings = settings
         self._deployment = deployment
+        self._nodes = nodes
         self._warm = warm
         self._refills: set[asyncio.Task[bool]] = set()
 
-    async def create(self, run_id: str, expected_epoch: int, reason: ClaimReason) -> RayRunHandle:
-        """Make `run:<runId>`. Whoever has the name is killed by its handle; a name is free within milliseconds."""
-        handle = await self._create(run_id, expected_epoch, reason)
-        refill = asyncio.create_task(self._warm.refill(1))
+    async def create(self, run_id: str, expected_epoch: int, reason: ClaimReason, place: Place) -> RayRunHandle:
+        """Make `run:<runId>` there. Raises NameTaken, NotStarted."""
+        options = {"scheduling_strategy": _strategy(place)}
+        if reason is ClaimReason.CANCEL:
+            options["memory"] = 0  # it ends a run, and must not wait for room (P21)
+        try:
+            handle = run_actor.create(
+                run_id, expected_epoch, reason, self._settings, self._deployment, place.home, options
+            )
+        except ValueError as error:
+            holder = await self.find(run_id)
+            if holder is None:
+                raise NotStarted(f"the name {run_name(run_id)} is being freed") from error
+            raise NameTaken(holder) from error
+        refill = asyncio.create_task(self._warm.refill(1, place.node_id))
         self._refills.add(refill)
         refill.add_done_callback(self._refills.discard)
         return RayRunHandle(run_id, handle)
-
-    async def _create(self, run_id: str, expected_epoch: int, reason: ClaimReason) -> Any:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + CREATE_DEADLINE_S
-        while True:
-            try:
-                return run_actor.create(run_id, expected_epoch, reason, self._settings, self._deployment)
-            except ValueError as error:
-                if loop.time() > deadline:
-                    raise DriverDied(f"the name {run_name(run_id)} stays taken") from error
-            holder = find(run_name(run_id), self._settings.namespace)
-            if holder is not None:
-                kill(holder)
-            await asyncio.sleep(NAME_RETRY_S)
 
     async def find(self, run_id: str) -> RayRunHandle | None:
         """Return the run's living actor."""
         handle = find(run_name(run_id), self._settings.namespace)
         return None if handle is None else RayRunHandle(run_id, handle)
+
+    def nodes(self) -> list[Node]:
+        """Return the nodes as they were last seen."""
+        return self._nodes.seen()
+
+    async def answers(self, node_id: str) -> bool:
+        """Ask the node now."""
+        return await self._nodes.answers(node_id)
+
+
+def _strategy(place: Place) -> Any:
+    """Return Ray's word for a place; always explicit: a detached actor can inherit its maker's placement group."""
+    if place.node_id is None:
+        return "SPREAD"
+    if place.bound:
+        return NodeAffinitySchedulingStrategy(place.node_id, soft=False)
+    # What we count may be late: if the node is full by now, another one will do.
+    return NodeAffinitySchedulingStrategy(place.node_id, soft=True, _spill_on_unavailable=True)

@@ -15,10 +15,13 @@ import logging  # noqa: E402
 import os  # noqa: E402
 from typing import Any  # noqa: E402
 
+import msgspec  # noqa: E402
 import ray  # noqa: E402
 
 from actors.compose import open_store  # noqa: E402
 from actors.segments import RaySegments  # noqa: E402
+from actors.slots import runs_that_fit_now  # noqa: E402
+from runtime.core.ops import Create, Op, Outcome  # noqa: E402
 from runtime.engine.clock import StoreThreads, SystemClock  # noqa: E402
 from runtime.engine.shard import Shard  # noqa: E402
 from runtime.errors import ShardSuperseded, StoreRefused  # noqa: E402
@@ -28,6 +31,7 @@ log = logging.getLogger("outlast.shard")
 
 # Parked reads of every replica and run, and one append per driver, all at once.
 MAX_CONCURRENCY = 10_000
+ROOM_FOR_S = 5.0  # nodes come and go seldom
 OPTIONS: dict[str, Any] = {
     "num_cpus": 0,
     "lifetime": "detached",
@@ -47,6 +51,7 @@ class LogShard:
         self._threads = StoreThreads()
         self._opening = asyncio.Lock()
         self._shard: Shard | None = None
+        self._room = (0, -ROOM_FOR_S)  # how many runs fit, and when that was asked
 
     async def _open(self) -> Shard:
         if self._shard is None:
@@ -74,6 +79,19 @@ class LogShard:
         shard = await self._open()
         return {"epoch": shard.epoch, "pid": os.getpid(), "nodeId": ray.get_runtime_context().get_node_id()}
 
+    async def submit(self, op: Op) -> Outcome:
+        """See `ports.ShardPort.submit`. Without OUTLAST_MAX_RUNS, a creation is bound by what the cluster bears now."""
+        if isinstance(op, Create) and not op.max_runs:
+            op = msgspec.structs.replace(op, max_runs=await self._runs_that_fit())
+        outcome: Outcome = await self._forward("submit", op)
+        return outcome
+
+    async def _runs_that_fit(self) -> int:
+        now = asyncio.get_running_loop().time()
+        if now - self._room[1] >= ROOM_FOR_S:
+            self._room = (await asyncio.to_thread(runs_that_fit_now), now)
+        return self._room[0]
+
     async def _forward(self, method: str, *args: Any) -> Any:
         try:
             shard = await self._open()
@@ -96,7 +114,6 @@ def _forwarder(method: str) -> Any:
 
 
 FORWARDED = (
-    "submit",
     "pulse",
     "read",
     "record",
@@ -118,8 +135,8 @@ for _name in FORWARDED:
     setattr(LogShard, _name, _forwarder(_name))
 
 
-def create(shard: int, settings: Settings, name: str) -> Any:
-    """Make the shard's actor, or return the one that has the name."""
+def create(shard: int, settings: Settings, name: str, place: Any) -> Any:
+    """Make the shard's actor at `place` (a scheduling strategy of Ray), or return the one that has the name."""
     actor = ray.remote(**OPTIONS)(LogShard)
-    options = {"name": name, "namespace": settings.namespace, "get_if_exists": True}
+    options = {"name": name, "namespace": settings.namespace, "get_if_exists": True, "scheduling_strategy": place}
     return actor.options(**options).remote(shard, settings)

@@ -15,6 +15,7 @@ import asyncio  # noqa: E402
 import logging  # noqa: E402
 import os  # noqa: E402
 import threading  # noqa: E402
+from collections.abc import Mapping  # noqa: E402
 from concurrent.futures import Future  # noqa: E402
 from functools import cache  # noqa: E402
 from typing import Any  # noqa: E402
@@ -26,6 +27,7 @@ from actors.history import thread_history  # noqa: E402
 from actors.identity import this_claimant  # noqa: E402
 from actors.names import run_name, shard_of  # noqa: E402
 from actors.shard_client import ShardClient  # noqa: E402
+from actors.slots import RUN_MEMORY  # noqa: E402
 from runtime.core.record import ClaimReason  # noqa: E402
 from runtime.engine.clock import SystemClock  # noqa: E402
 from runtime.engine.concluding import DriveEnd  # noqa: E402
@@ -38,6 +40,7 @@ log = logging.getLogger("outlast.run")
 
 OPTIONS: dict[str, Any] = {
     "num_cpus": 0,
+    "memory": RUN_MEMORY,  # what an autoscaler sees, and what keeps a node from being filled beyond what it bears
     "lifetime": "detached",
     "max_restarts": 0,
     "max_task_retries": 0,
@@ -50,19 +53,27 @@ LINGER_S = 10.0  # after the drive's end, for whoever asks how it ended
 class RunActor:
     """Drives one run at `expected_epoch + 1`."""
 
-    def __init__(self, run_id: str, expected_epoch: int, reason: str, settings: Settings, deployment: str) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        expected_epoch: int,
+        reason: str,
+        settings: Settings,
+        deployment: str,
+        home: str | None = None,
+    ) -> None:
         logging.basicConfig(level=settings.log_level.upper())
         self._run_id = run_id
         self._settings = settings
         self._end: Future[DriveEnd] = Future()
         self._parked: asyncio.Future[DriveEnd] | None = None  # the same, on Ray's loop
         self._loop = asyncio.new_event_loop()
-        self._driver = Driver(run_id, self._tools(deployment), this_claimant())
+        self._driver = Driver(run_id, self._tools(deployment, home), this_claimant())
         work = (expected_epoch, ClaimReason(reason))
         self._thread = threading.Thread(target=self._run, args=work, name=f"drive {run_id}", daemon=True)
         self._thread.start()
 
-    def _tools(self, deployment: str) -> Tools:
+    def _tools(self, deployment: str, home: str | None) -> Tools:
         settings = self._settings
         shard = ShardClient(shard_of(self._run_id, settings.shards), settings.namespace)
         return Tools(
@@ -74,6 +85,7 @@ class RunActor:
             history=thread_history(settings),
             lease_ttl_s=settings.lease_ttl_s,
             sandbox_return_s=settings.sandbox_return_s,
+            home=home,
         )
 
     def _run(self, expected_epoch: int, reason: ClaimReason) -> None:
@@ -89,8 +101,8 @@ class RunActor:
         timer.start()
 
     async def ready(self) -> str:
-        """Return this actor's id once it runs."""
-        return str(ray.get_runtime_context().get_actor_id())
+        """Return the id of this actor's node once it runs."""
+        return str(ray.get_runtime_context().get_node_id())
 
     async def ended(self) -> DriveEnd | None:
         """Park until the drive has ended; return how, or None after PARK_S: ask again.
@@ -134,7 +146,17 @@ def _actor() -> Any:
     return ray.remote(**OPTIONS)(RunActor)
 
 
-def create(run_id: str, expected_epoch: int, reason: ClaimReason, settings: Settings, deployment: str) -> Any:
-    """Make the run's actor. Raises ActorAlreadyExistsError (a ValueError) while the name is taken."""
-    options = {"name": run_name(run_id), "namespace": settings.namespace}
-    return _actor().options(**options).remote(run_id, expected_epoch, reason.value, settings, deployment)
+def create(
+    run_id: str,
+    expected_epoch: int,
+    reason: ClaimReason,
+    settings: Settings,
+    deployment: str,
+    home: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Any:
+    """Make the run's actor; `home` is the host that it is bound to. Raises ActorAlreadyExistsError (a ValueError) while
+    the name is taken."""
+    named = {"scheduling_strategy": "SPREAD", **(options or {}), "name": run_name(run_id)}
+    actor = _actor().options(**named, namespace=settings.namespace)
+    return actor.remote(run_id, expected_epoch, reason.value, settings, deployment, home)

@@ -14,15 +14,21 @@ light.keep_light()
 import asyncio  # noqa: E402
 import logging  # noqa: E402
 import os  # noqa: E402
+from collections.abc import Awaitable, Callable  # noqa: E402
 from functools import partial  # noqa: E402
 from typing import Any  # noqa: E402
 
 import ray  # noqa: E402
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
 
+from actors import errands  # noqa: E402
 from actors.compose import providers  # noqa: E402
+from actors.everywhere import Everywhere  # noqa: E402
 from actors.fleet import RayFleet  # noqa: E402
+from actors.head_room import HeadRoom  # noqa: E402
 from actors.identity import this_claimant  # noqa: E402
 from actors.names import SUPERVISOR, run_name, shard_of  # noqa: E402
+from actors.nodes import Nodes  # noqa: E402
 from actors.shard_client import ShardClient  # noqa: E402
 from actors.shard_keeper import ShardKeeper  # noqa: E402
 from actors.warm import WarmWorkers  # noqa: E402
@@ -45,18 +51,25 @@ OPTIONS: dict[str, Any] = {
 DRAIN_TELL_S = 3.0  # a replica asks at least every 2 s
 STATUS_S = 5.0  # whoever asks for the status has gone by then; nothing may pile up behind it
 REPLICA_TTL_S = 6.0
+ROOM_LOOK_S = 1.0
 
 
 class SupervisorActor:
     """Answers `ports.SupervisorPort` calls."""
 
-    def __init__(self, settings: Settings, deployment: str) -> None:
+    def __init__(self, settings: Settings, deployment: str, serve_node: str = "") -> None:
+        """`serve_node`: the node of `outlast serve`, where the data directory is."""
         logging.basicConfig(level=settings.log_level.upper())
         self._settings = settings
         self._deployment = deployment
+        self._serve_node = serve_node
         self._opening = asyncio.Lock()
         self._supervisor: Supervisor | None = None
-        self._keepers = [ShardKeeper(shard, settings) for shard in range(settings.shards)]
+        known = providers(settings, deployment)
+        self._nodes = Nodes(settings, deployment, errands.hosts(known))
+        self._providers = Everywhere(known, self._nodes, settings, deployment)
+        pinned = serve_node if settings.store == "sqlite" and serve_node else None
+        self._keepers = [ShardKeeper(shard, settings, self._nodes, pinned) for shard in range(settings.shards)]
         self._tasks: list[asyncio.Task[Any]] = []
         self._draining = asyncio.Event()
         self._replicas: dict[str, float] = {}
@@ -79,23 +92,30 @@ class SupervisorActor:
     async def _open_once(self) -> Supervisor:
         settings = self._settings
         # The shards are looked after before anything is asked of them: one that hangs now must be replaced (P6).
+        await self._nodes.first_look()
         for keeper in self._keepers:
             self._tasks.append(asyncio.create_task(forever(keeper.name, keeper.turn)))
         shards = self._shards()
-        warm = WarmWorkers(settings.warm_workers)
+        warm = WarmWorkers(settings.warm_workers, self._nodes)
         supervisor = Supervisor(
             shards,
-            RayFleet(settings, self._deployment, warm),
-            providers(settings, self._deployment),
+            RayFleet(settings, self._deployment, self._nodes, warm),
+            self._providers,
             this_claimant(),
             settings=settings,
             clock=SystemClock(),
             shard_of=lambda run_id: shards[shard_of(run_id, settings.shards)],
         )
         await supervisor.open()
-        give_back = forever("giving back", partial(self._give_back, list(shards.values())))
-        for work in (self._leave_when_stale(supervisor), warm.refill(settings.warm_workers), give_back):
-            self._tasks.append(asyncio.create_task(work))
+        works: dict[str, Callable[[], Awaitable[None]]] = {
+            "giving back": partial(self._give_back, list(shards.values())),
+            "looking at the nodes": self._nodes.look_forever,
+            "warming the nodes": warm.turn,
+            "head-room": partial(self._keep_room, supervisor, HeadRoom()),
+        }
+        for name, turn in works.items():
+            self._tasks.append(asyncio.create_task(forever(name, turn)))
+        self._tasks.append(asyncio.create_task(self._leave_when_stale(supervisor)))
         return supervisor
 
     def _shards(self) -> dict[int, ShardClient]:
@@ -103,8 +123,13 @@ class SupervisorActor:
 
     async def _give_back(self, shards: list[ShardClient]) -> None:
         """Destroy what ended runs left, at once after a start and then every REAP_INTERVAL_S (P19)."""
-        await returning.give_back(shards, providers(self._settings, self._deployment), SystemClock())
+        await returning.give_back(shards, self._providers, SystemClock())
         await asyncio.sleep(self._settings.reap_interval_s)
+
+    async def _keep_room(self, supervisor: Supervisor, room: HeadRoom) -> None:
+        """Ask an autoscaler for what we may need soon, and leave a node that is being drained."""
+        await room.ask(len(supervisor.watching), self._nodes.seen())
+        await asyncio.sleep(ROOM_LOOK_S)
 
     async def _leave_when_stale(self, supervisor: Supervisor) -> None:
         await supervisor.stale.wait()
@@ -191,11 +216,17 @@ class SupervisorActor:
 
     async def _run_actors(self, supervisor: Supervisor) -> list[dict[str, Any]]:
         found = []
-        watched = list(supervisor.watching)
+        watched = dict(supervisor.watching)
         claimants = await asyncio.gather(*(supervisor.claim_of(run_id) for run_id in watched))
-        for run_id, who in zip(watched, claimants, strict=True):
-            entry: dict[str, Any] = {"name": run_name(run_id), "nodeId": None, "pid": None, "alive": who is not None}
-            if who is not None:
+        for (run_id, one), who in zip(watched.items(), claimants, strict=True):
+            entry: dict[str, Any] = {
+                "name": run_name(run_id),
+                "nodeId": one.node_id,
+                "pid": None,
+                "alive": who is not None and one.handle is not None,
+                "waitsFor": one.waits_for or None,
+            }
+            if who is not None and one.handle is not None and who.actor_id == one.handle.actor_id:
                 entry |= {"nodeId": who.node_id, "pid": who.pid}
             found.append(entry)
         return found
@@ -209,8 +240,16 @@ class SupervisorActor:
         return (await self._open()).epoch
 
 
-def create(settings: Settings, deployment: str) -> Any:
-    """Make the supervisor's actor, or return the one that there is."""
+def create(settings: Settings, deployment: str, serve_node: str, node_id: str | None = None) -> Any:
+    """Make the supervisor's actor on a node, this process's own by default, or return the one that there is.
+
+    Ray may still believe in a node that is lost; the one we are on is alive. If that ends, Ray makes it elsewhere."""
     actor = ray.remote(**OPTIONS)(SupervisorActor)
-    options = {"name": SUPERVISOR, "namespace": settings.namespace, "get_if_exists": True}
-    return actor.options(**options).remote(settings, deployment)
+    where = NodeAffinitySchedulingStrategy(node_id or ray.get_runtime_context().get_node_id(), soft=True)
+    options = {
+        "name": SUPERVISOR,
+        "namespace": settings.namespace,
+        "get_if_exists": True,
+        "scheduling_strategy": where,
+    }
+    return actor.options(**options).remote(settings, deployment, serve_node)

@@ -13,48 +13,70 @@ from typing import Any
 
 import grpc  # type: ignore[import-untyped]  # Ray's own dependency, without stubs
 import ray
-from ray import _raylet
 from ray.core.generated import node_manager_pb2, node_manager_pb2_grpc, runtime_environment_pb2
 
-# Ray's generated stubs and its node functions carry no types.
+from actors.nodes import Nodes
+from actors.raylets import token
+
+# Ray's generated stubs carry no types.
 _messages: Any = node_manager_pb2
 _environments: Any = runtime_environment_pb2
 _services: Any = node_manager_pb2_grpc
-_ray: Any = ray
-_core: Any = _raylet
 
 log = logging.getLogger("outlast.warm")
 
 KEEP_ALIVE_S = 3600
+NEW_NODES_S = 1.0
 CALL_TIMEOUT_S = 5.0
 
 
 class WarmWorkers:
-    """Keeps about `count` idle workers on this node."""
+    """Keeps about `count` idle workers on every node."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, nodes: Nodes) -> None:
         self._count = count
-        self._stub: Any = None
-        self._node: str | None = None
+        self._nodes = nodes
+        self._stubs: dict[str, Any] = {}
+        self._warmed: set[str] = set()  # nodes that have got their first ones
         self._broken = False
 
-    async def refill(self, workers: int) -> bool:
-        """Ask the raylet for up to `workers` idle workers more; return whether it took the request.
+    async def turn(self) -> None:
+        """Warm the nodes that came since the last turn."""
+        open_now = {node.node_id for node in self._nodes.seen() if node.open}
+        self._warmed &= open_now
+        for node_id in open_now - self._warmed:
+            self._warmed.add(node_id)
+            await self.refill(self._count, node_id)
+        await asyncio.sleep(NEW_NODES_S)
+
+    async def refill(self, workers: int, node_id: str | None = None) -> bool:
+        """Ask a node's raylet, our own by default, for up to `workers` idle workers more; return whether it took the
+        request.
 
         One request starts at most as many as the node has cores, so several are sent."""
-        if self._broken or not self._count:
+        node_id = node_id or self._nodes.mine
+        address = self._nodes.raylet_address(node_id)
+        if self._broken or not self._count or address is None:
             return False
         try:
-            cores = max(1, int(_ray.cluster_resources().get("CPU", 1)))
+            cores = self._nodes.cores(node_id)
             for _ in range(-(-workers // cores)):
-                await asyncio.to_thread(self._request, min(workers, cores))
+                await asyncio.to_thread(self._request, address, min(workers, cores))
+        except grpc.RpcError as error:
+            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                return False  # that node is lost or slow; the others are none the worse
+            self._give_up(error)
+            return False
         except Exception as error:  # noqa: BLE001 - a private interface: whatever goes wrong means cold starts
-            self._broken = True
-            log.warning("warm workers are off, drivers start cold: %s", error)
+            self._give_up(error)
             return False
         return True
 
-    def _request(self, workers: int) -> None:
+    def _give_up(self, error: Exception) -> None:
+        self._broken = True
+        log.warning("warm workers are off, drivers start cold: %s", error)
+
+    def _request(self, address: str, workers: int) -> None:
         request = _messages.PrestartWorkersRequest(
             language=0,
             num_workers=workers,
@@ -62,18 +84,6 @@ class WarmWorkers:
             job_id=bytes.fromhex(ray.get_runtime_context().get_job_id()),
             runtime_env_info=_environments.RuntimeEnvInfo(serialized_runtime_env="{}"),
         )
-        self._node_stub().PrestartWorkers(request, timeout=CALL_TIMEOUT_S, metadata=_token())
-
-    def _node_stub(self) -> Any:
-        if self._stub is None:
-            mine = ray.get_runtime_context().get_node_id()
-            node = next(node for node in _ray.nodes() if node["NodeID"] == mine)
-            address = f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
-            self._stub = _services.NodeManagerServiceStub(grpc.insecure_channel(address))
-        return self._stub
-
-
-def _token() -> tuple[tuple[str, str], ...]:
-    """Return the metadata by which Ray knows us; none without token authentication."""
-    loader = _core.AuthenticationTokenLoader.instance()
-    return tuple(loader.get_token_for_http_header().items()) if loader.has_token() else ()
+        if address not in self._stubs:
+            self._stubs[address] = _services.NodeManagerServiceStub(grpc.insecure_channel(address))
+        self._stubs[address].PrestartWorkers(request, timeout=CALL_TIMEOUT_S, metadata=token())

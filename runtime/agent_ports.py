@@ -22,6 +22,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     writable_stdin: bool = True
     durable_filesystem: bool = True
     isolated_agent: bool = False
+    one_host: bool = False  # only the host that its key names reaches a sandbox: see `SandboxProvider.host`
     network_policy: bool = False
     snapshots: bool = False
 
@@ -76,6 +77,11 @@ class SandboxProvider(Protocol):
 
     def key(self, run_id: str) -> str:
         """Return the key of the run's sandbox: a function of deployment, host and run id (P15, P17)."""
+
+    def host(self, key: str) -> str:
+        """Return the host that `key` names, in words that no other provider uses; the host of `key(run_id)` is the one
+        that this process is on. Asked only of a provider that declares `one_host`: the sandboxes of the others are
+        reachable from everywhere."""
 
     async def create(self, key: str, thread_key: str) -> Sandbox:
         """Make the sandbox, or return the one with this key; with the thread's workspace in it.

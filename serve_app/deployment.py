@@ -27,10 +27,10 @@ MISSES = 2
 class GatewayReplica:
     """Routes HTTP to runs by `runId`. Stateless: any replica serves any run."""
 
-    def __init__(self, settings: Settings, deployment: str) -> None:
+    def __init__(self, settings: Settings, deployment: str, serve_node: str) -> None:
         logging.basicConfig(level=settings.log_level.upper())
         self._settings = settings
-        self._cluster = RayCluster(settings, deployment)
+        self._cluster = RayCluster(settings, deployment, serve_node)
         self._missed = 0
         self._replica = Replica(uuid.uuid4().hex, RaySegmentReader())
         self._watch = asyncio.get_running_loop().create_task(forever("the supervisor's watch", self._turn))
@@ -58,7 +58,7 @@ class GatewayReplica:
             await asyncio.sleep(WATCH_S / 4)
 
 
-def application(settings: Settings, deployment: str, max_ongoing_requests: int) -> Any:
+def application(settings: Settings, deployment: str, serve_node: str, max_ongoing_requests: int) -> Any:
     """Return the Serve application of an instance."""
     options: dict[str, Any] = {
         "name": "Gateway",
@@ -69,4 +69,4 @@ def application(settings: Settings, deployment: str, max_ongoing_requests: int) 
         "health_check_period_s": 5,
     }
     ingress: Any = serve.ingress()
-    return serve.deployment(**options)(ingress(GatewayReplica)).bind(settings, deployment)
+    return serve.deployment(**options)(ingress(GatewayReplica)).bind(settings, deployment, serve_node)

@@ -147,13 +147,19 @@ def data_directory(settings: Settings) -> Iterator[Settings]:
         message = f"{path} is in use by a running instance{where}. Stop it (`outlast stop`) or set OUTLAST_DATA_DIR."
         raise DataDirRefused(message) from None
     try:
-        yield msgspec.structs.replace(settings, data_dir=str(path), max_runs=settings.max_runs or runs_that_fit())
+        yield msgspec.structs.replace(settings, data_dir=str(path), max_runs=max_runs(settings))
     finally:
         os.close(lock)
 
 
+def max_runs(settings: Settings) -> int:
+    """Return OUTLAST_MAX_RUNS; if that is 0, what this machine bears. On a cluster that exists it stays 0: as much as
+    that bears at the time (`actors/slots.py`)."""
+    return settings.max_runs or (0 if settings.ray_address else runs_that_fit())
+
+
 def runs_that_fit() -> int:
-    """Return how many active runs this machine's memory bears: OUTLAST_MAX_RUNS if that is 0."""
+    """Return how many active runs this machine's memory bears."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return max(4, int(total * RUNS_SHARE_OF_MEMORY) // RUN_BYTES)
 

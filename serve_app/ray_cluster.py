@@ -27,6 +27,7 @@ from actors.cluster import RayCluster
 from actors.compose import preloaded_modules
 from actors.names import SUPERVISOR, shard_name
 from actors.ray_access import TOKEN_FILE
+from actors.slots import RUN_MEMORY
 from runtime.errors import InstanceError, RayUnreachable
 from runtime.settings import Settings
 from serve_app.deployment import application
@@ -40,6 +41,7 @@ START_TIMEOUT_S = 60
 CONNECT_S = 5.0
 HANDOVER_S = 5.0  # a driver needs milliseconds; more only if the store or the machine is slow
 DRAIN_S = 12.0  # streams, then drivers; `serve` promises to be gone within 30 s
+SPARE_RUN_ACTORS = 16  # a driver that is being replaced holds its room until its process is gone
 # Above what replicas accept as streams, so that our own bound answers with 429 instead of Serve's queue.
 SPARE_REQUESTS = 200
 
@@ -55,6 +57,7 @@ class RayInstance:
         self.temp_dir = temp_dir
         self.address = settings.ray_address
         self._own = not settings.ray_address
+        self._node_id = ""
         self._started = False
         self._loop = asyncio.new_event_loop()
 
@@ -70,6 +73,7 @@ class RayInstance:
             raise RayUnreachable(f"Ray could not be started or reached: {error}") from error
         self._started = True
         self.address = str(context["gcs_address"])
+        self._node_id = str(ray.get_runtime_context().get_node_id())
         self._start_supervisor()
 
     def _init_options(self) -> dict[str, Any]:
@@ -87,6 +91,7 @@ class RayInstance:
             "num_cpus": max(2, os.cpu_count() or 2),
             "include_dashboard": False,
             "object_store_memory": OBJECT_STORE_BYTES,
+            "_memory": (self.settings.max_runs + SPARE_RUN_ACTORS) * RUN_MEMORY,
             "_node_ip_address": "127.0.0.1",
             "_temp_dir": self.temp_dir,
             "_system_config": {
@@ -99,7 +104,7 @@ class RayInstance:
         }
 
     def _start_supervisor(self) -> None:
-        handle = supervisor_actor.create(self.settings, self.deployment)
+        handle = supervisor_actor.create(self.settings, self.deployment, self._node_id)
         try:
             self._run(call("supervisor", handle.ping, timeout_s=START_TIMEOUT_S))
         except Gone as error:
@@ -125,7 +130,7 @@ class RayInstance:
             http_options={"host": settings.host, "port": settings.port, "request_timeout_s": None},
         )
         serve.run(
-            application(settings, self.deployment, settings.max_viewers + SPARE_REQUESTS),
+            application(settings, self.deployment, self._node_id, settings.max_viewers + SPARE_REQUESTS),
             name=f"outlast-{settings.namespace}",
             route_prefix=settings.route_prefix,
             logging_config={"log_level": "WARNING", "enable_access_log": False},

@@ -14,7 +14,8 @@ from collections.abc import Callable
 
 from runtime.core.ops import RequestHandover
 from runtime.engine.authority import repeat
-from runtime.engine.supervisor import DriverDied, RunHandle, Supervisor
+from runtime.engine.fleet import DriverDied, RunHandle
+from runtime.engine.supervisor import Supervisor
 from runtime.ports import ShardPort
 
 log = logging.getLogger("outlast.supervisor")

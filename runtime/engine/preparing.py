@@ -51,7 +51,12 @@ class Preparer:
 
         Raises SandboxLost (proven gone after a launch may have happened), SandboxUnreachable (for longer than
         OUTLAST_SANDBOX_RETURN_S), LaunchFailed, RunClaimLostError."""
-        sandbox = await self._reaching(self._sandbox)
+        try:
+            sandbox = await self._reaching(self._sandbox)
+        except SandboxUnreachable as error:
+            if self._head.sandbox_key is None:
+                raise LaunchFailed(f"The thread's workspace could not be reached: {error}") from error
+            raise
         if self._head.launch is not Launch.INTENDED:
             await self._note(launch=Launch.INTENDED)
         if not await self._reaching(sandbox.launched):
@@ -63,6 +68,7 @@ class Preparer:
         head = self._head
         key = head.sandbox_key or self._provider.key(head.run_id)
         if head.sandbox_key is None:
+            self._check_home(key)
             await self._note(sandbox_key=key, launch=Launch.KEYED)
         if head.launch is Launch.NONE:
             return await self._create(key)
@@ -72,6 +78,13 @@ class Preparer:
         if head.launch is Launch.INTENDED:
             raise SandboxLost(f"The sandbox of run {head.run_id!r} no longer exists on its host.")
         return await self._create(key)
+
+    def _check_home(self, key: str) -> None:
+        """Raise SandboxUnreachable where the thread's workspace is not: an existing one is never replaced by an empty
+        one (P18)."""
+        home = self._tools.home
+        if home is not None and self._provider.host(key) != home:
+            raise SandboxUnreachable(f"it is on {home}, and this driver is on {self._provider.host(key)}.")
 
     async def _create(self, key: str) -> Sandbox:
         await self._authority.permit()

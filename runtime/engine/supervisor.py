@@ -16,15 +16,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from runtime.core.ops import Assign, Assigned, Exhausted, OpenSupervisor, SupervisorOpened, SupervisorStale
 from runtime.core.record import Claimant, ClaimReason, Head
 from runtime.engine.authority import repeat
-from runtime.engine.concluding import DriveEnd
 from runtime.engine.ending import end_run
 from runtime.engine.finishing import aborted, failed
+from runtime.engine.fleet import DriverDied, Fleet, NameTaken, NotStarted, RunHandle, Tally, Watched, node_of
+from runtime.engine.moving import Mover
+from runtime.engine.starting import Starter
 from runtime.errors import OutlastError, RunEnded, RunNotFound
 from runtime.ports import Clock, Due, SandboxProvider, ShardPort
 from runtime.settings import Settings
@@ -32,64 +33,10 @@ from runtime.settings import Settings
 log = logging.getLogger("outlast.supervisor")
 
 DUE_WAIT_S = 2.0
+PLACES_LOOK_S = 0.5
 RECEIPT_S = 1.0  # P21: a driver that does not confirm a cancel within this is replaced
-STARTS_AT_ONCE = 8  # P13: takeovers start at a bounded rate
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MOST_S = 10.0
-
-
-class DriverDied(Exception):
-    """The driver's process is gone."""
-
-
-class RunHandle(Protocol):
-    """One run actor. Calls may raise DriverDied."""
-
-    actor_id: str
-
-    async def ready(self) -> None:
-        """Return once it runs; raises DriverDied if it could not be started in time."""
-
-    async def ended(self) -> DriveEnd:
-        """Park until its drive ends; raises DriverDied."""
-
-    async def cancel(self) -> bool:
-        """Tell it that a cancel is recorded; True is its receipt."""
-
-    def kill(self) -> None:
-        """End it, best effort."""
-
-
-class Fleet(Protocol):
-    """Makes and finds run actors."""
-
-    async def create(self, run_id: str, expected_epoch: int, reason: ClaimReason) -> RunHandle:
-        """Make the actor `run:<runId>`; whoever has the name is killed first."""
-
-    async def find(self, run_id: str) -> RunHandle | None:
-        """Return the living actor of the run, if there is one."""
-
-
-@dataclass(slots=True)
-class _Watched:
-    """A run that somebody drives or is about to."""
-
-    expected_epoch: int
-    reason: ClaimReason
-    handle: RunHandle | None = None
-    replaces: RunHandle | None = None  # killed once the decision to replace it is stored
-    task: asyncio.Task[None] | None = None
-    hurry: asyncio.Event = field(default_factory=asyncio.Event)  # a cancel came: no backoff (P21)
-
-
-@dataclass(slots=True)
-class Tally:
-    """What the metrics tell."""
-
-    takeovers: int = 0
-    takeover_seconds: float = 0.0
-    exhausted: int = 0
-    reasons: dict[str, int] = field(default_factory=dict)
 
 
 class Supervisor:
@@ -117,8 +64,9 @@ class Supervisor:
         self._settings = settings
         self._clock = clock
         self._shard = shard_of
-        self._watched: dict[str, _Watched] = {}
-        self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
+        self._watched: dict[str, Watched] = {}
+        self._starter = Starter(fleet, providers, clock, shard_of, self._watched.values)
+        self._mover = Mover(fleet, self._watched, shard_of, self._starter.home, self._replace)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._decisions = 0
 
@@ -133,6 +81,7 @@ class Supervisor:
         for shard in self._shards.values():
             self._keep(asyncio.create_task(self._adopt_all(shard)))
             self._keep(asyncio.create_task(self._watch_shard(shard)))
+        self._keep(asyncio.create_task(self._watch_places()))
 
     async def close(self) -> None:
         """Stop deciding. Drivers go on."""
@@ -158,6 +107,11 @@ class Supervisor:
                 log.exception("a shard's answer could not be dealt with")
                 await asyncio.sleep(0.2)
 
+    async def _watch_places(self) -> None:
+        while not self.stale.is_set():
+            await self._mover.turn()
+            await asyncio.sleep(PLACES_LOOK_S)
+
     # --- told ---
 
     async def start(self, run_id: str) -> None:
@@ -176,7 +130,11 @@ class Supervisor:
         if head is None or head.status.terminal:
             return
         watched = self._watched.get(run_id)
-        if watched is not None and watched.handle is None:
+        if (
+            watched is not None
+            and watched.handle is None
+            and (not watched.waits_for or watched.reason is ClaimReason.CANCEL)
+        ):
             watched.hurry.set()  # it is being made, and will read the cancel in its claim's answer
             return
         if watched is not None and watched.handle is not None:
@@ -221,44 +179,41 @@ class Supervisor:
         if head is None or not head.needs_driver or run_id in self._watched:
             return
         handle = await self._fleet.find(run_id)
+        home = await self._starter.home(head) if handle is not None else None
         if run_id in self._watched:
             return
         if handle is None or (but_not is not None and handle.actor_id == but_not.actor_id):
             self._replace(head, reason if head.driver_epoch else ClaimReason.START)
         else:
-            self._watch(run_id, _Watched(head.driver_epoch, reason, handle))
+            found = Watched(head.driver_epoch, reason, handle, node_id=node_of(head, handle), home=home)
+            self._watch(run_id, found)
 
     def _replace(self, head: Head, reason: ClaimReason) -> None:
         """Make a driver for the next epoch after `head`'s, instead of whoever is watched."""
         if self.stale.is_set() or self.leaving:
             return
-        watched = _Watched(head.driver_epoch, reason)
+        watched = Watched(head.driver_epoch, reason)
         old = self._watched.get(head.run_id)
+        watched.lost_node = head.claims[-1].claimant.node_id if head.claims else None
+        if reason is ClaimReason.CANCEL:
+            watched.hurry.set()  # a person waits (P21)
         if old is not None:
-            watched.replaces = old.handle or old.replaces
+            watched.replaces = old.handle or old.made or old.replaces
             if old.task is not None:
                 old.task.cancel()
         self._watched[head.run_id] = watched
         watched.task = asyncio.create_task(self._make(head, watched))
         self._keep(watched.task)
 
-    async def _make(self, head: Head, watched: _Watched) -> None:
+    async def _make(self, head: Head, watched: Watched) -> None:
         """Assign, create, watch: one driver's life as we see it. Nobody is killed before the decision is stored."""
         begun = self._clock.monotonic()
         try:
-            assigned = await self._assign(head)
-            if assigned is None:
-                self._let_go(head.run_id, watched)
-                return
-            if watched.replaces is not None:
-                watched.replaces.kill()
-            if assigned.attempt > 1 and watched.reason is not ClaimReason.CANCEL:  # a person waits (P21)
-                await _first(watched.hurry, min(BACKOFF_FIRST_S * 2 ** (assigned.attempt - 2), BACKOFF_MOST_S))
-            async with self._starts:
-                handle = await self._fleet.create(head.run_id, head.driver_epoch, watched.reason)
-                await handle.ready()
-            watched.handle = handle
-            self._count(head, watched.reason, self._clock.monotonic() - begun)
+            handle = await self._made(head, watched)
+        except NameTaken as taken:  # by one that drives, or is about to: if it does not, its lease says so
+            if self._watched.get(head.run_id) is watched:
+                self._watch(head.run_id, Watched(head.driver_epoch, watched.reason, taken.holder, home=watched.home))
+            return
         except DriverDied as error:
             log.warning("run %s: its driver could not be made: %s", head.run_id, error)
             await self._lost(head.run_id, watched)
@@ -266,22 +221,45 @@ class Supervisor:
         except Exception:
             self._let_go(head.run_id, watched)  # the lease of the run will bring it back (I7)
             raise
+        if handle is None:
+            self._let_go(head.run_id, watched)
+            return
+        watched.handle = handle
+        watched.runs.set()
+        self.tally.count(watched.reason, self._clock.monotonic() - begun, first=not head.driver_epoch)
         await self._attend(head.run_id, watched)
 
-    def _count(self, head: Head, reason: ClaimReason, seconds: float) -> None:
-        self.tally.reasons[reason.value] = self.tally.reasons.get(reason.value, 0) + 1
-        if head.driver_epoch:
-            self.tally.takeovers += 1
-            self.tally.takeover_seconds += seconds
+    async def _made(self, head: Head, watched: Watched) -> RunHandle | None:
+        """Return the driver once it runs; None if it was not ours to make.
 
-    async def _assign(self, head: Head) -> Assigned | None:
+        What cannot be started is tried again, as long as the decision stands: asking for it again says so."""
         self._decisions += 1
+        assignment = f"{self.epoch}.{self._decisions}"
+        delay_s = BACKOFF_FIRST_S
+        while not self.leaving and (assigned := await self._assign(head, assignment)) is not None:
+            if watched.replaces is not None:
+                watched.replaces.kill()
+                watched.replaces = None
+            if assigned.attempt > 1 and delay_s == BACKOFF_FIRST_S:
+                await _first(watched.hurry, min(BACKOFF_FIRST_S * 2 ** (assigned.attempt - 2), BACKOFF_MOST_S))
+            try:
+                return await self._starter.start(head, watched)
+            except NotStarted as error:
+                self.tally.not_started += 1
+                watched.made, watched.node_id = None, None
+                watched.waits_for = watched.waits_for or str(error)
+                log.warning("run %s: its driver was not started and is tried again: %s", head.run_id, error)
+            await (asyncio.sleep(delay_s) if watched.hurry.is_set() else _first(watched.hurry, delay_s))
+            delay_s = min(delay_s * 2, BACKOFF_MOST_S)
+        return None
+
+    async def _assign(self, head: Head, assignment: str) -> Assigned | None:
         op = Assign(
             run_id=head.run_id,
             expected_epoch=head.driver_epoch,
             supervisor_epoch=self.epoch,
             max_attempts=self._settings.takeover_attempts,
-            assignment=f"{self.epoch}.{self._decisions}",
+            assignment=assignment,
         )
         outcome = await repeat(lambda: self._shard(head.run_id).submit(op))
         match outcome:
@@ -319,12 +297,13 @@ class Supervisor:
 
     # --- watching ---
 
-    def _watch(self, run_id: str, watched: _Watched) -> None:
+    def _watch(self, run_id: str, watched: Watched) -> None:
         self._watched[run_id] = watched
+        watched.runs.set()
         watched.task = asyncio.create_task(self._attend(run_id, watched))
         self._keep(watched.task)
 
-    async def _attend(self, run_id: str, watched: _Watched) -> None:
+    async def _attend(self, run_id: str, watched: Watched) -> None:
         assert watched.handle is not None
         try:
             end = await watched.handle.ended()
@@ -340,7 +319,7 @@ class Supervisor:
         reason = ClaimReason.DRAIN if end.kind == "handed_over" else ClaimReason.DRIVER_LOST
         await self._look_after(run_id, reason, but_not=watched.handle)
 
-    async def _lost(self, run_id: str, watched: _Watched) -> None:
+    async def _lost(self, run_id: str, watched: Watched) -> None:
         if self._watched.get(run_id) is not watched:
             return
         head = await self._head(run_id)
@@ -348,7 +327,7 @@ class Supervisor:
         if head is not None and head.needs_driver and run_id not in self._watched:
             self._replace(head, ClaimReason.DRIVER_LOST if head.driver_epoch else ClaimReason.START)
 
-    def _let_go(self, run_id: str, watched: _Watched) -> None:
+    def _let_go(self, run_id: str, watched: Watched) -> None:
         if self._watched.get(run_id) is watched:
             del self._watched[run_id]
 
@@ -385,9 +364,9 @@ class Supervisor:
         return {run: watched.handle for run, watched in self._watched.items() if watched.handle is not None}
 
     @property
-    def watching(self) -> dict[str, str | None]:
-        """Return run id -> actor id of what is watched; None while it is being made."""
-        return {run: watched.handle.actor_id if watched.handle else None for run, watched in self._watched.items()}
+    def watching(self) -> Mapping[str, Watched]:
+        """Return what is watched, by run."""
+        return self._watched
 
 
 async def _first(event: asyncio.Event, seconds: float) -> None:

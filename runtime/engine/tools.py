@@ -25,3 +25,4 @@ class Tools:
     history: History
     lease_ttl_s: float
     sandbox_return_s: float
+    home: str | None = None  # the host that has the thread's workspace, if the run is bound to one (P18)

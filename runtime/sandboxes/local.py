@@ -118,7 +118,7 @@ class LocalProvider:
     """Sandboxes of this machine (`runtime.ports.SandboxProvider`), in folders that it is given."""
 
     name = "local"
-    capabilities = Capabilities(isolated_agent=False)
+    capabilities = Capabilities(isolated_agent=False, one_host=True)
 
     def __init__(self, root: Path, deployment: str, workspaces: Path) -> None:
         self._root = root.absolute()
@@ -128,6 +128,10 @@ class LocalProvider:
     def key(self, run_id: str) -> str:
         """Return `local/<machine id>/<deployment>/<encoded run id>` (P17)."""
         return self._prefix + folder_name(run_id)
+
+    def host(self, key: str) -> str:
+        """Return `local/<machine id>`."""
+        return "/".join(key.split("/")[:2])
 
     async def create(self, key: str, thread_key: str) -> LocalSandbox:
         """Make the sandbox, or return the one with this key. Raises LaunchFailed, SandboxUnreachable, WorkspaceHeld."""

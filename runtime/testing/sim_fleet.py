@@ -13,7 +13,8 @@ from typing import Any
 from runtime.core.record import Claimant, ClaimReason, Head
 from runtime.engine.concluding import DriveEnd
 from runtime.engine.driver import Driver
-from runtime.engine.supervisor import DriverDied
+from runtime.engine.fleet import DriverDied, NameTaken
+from runtime.engine.placing import Node, Place
 from runtime.engine.tools import Tools
 from runtime.settings import Settings
 from runtime.testing.sim_agent import SimHarness
@@ -36,6 +37,7 @@ class Actor:
         self.process = process
         self.run_id = run_id
         self.driver = driver
+        self.killed = False
         self.end: asyncio.Future[DriveEnd] = process.loop.create_future()
 
 
@@ -56,12 +58,13 @@ class SimFleet:
         self._settings = settings
         self._heard = heard
 
-    async def create(self, run_id: str, expected_epoch: int, reason: ClaimReason) -> SimRunHandle:
-        """Make the run's actor; whoever has the name is killed."""
+    async def create(self, run_id: str, expected_epoch: int, reason: ClaimReason, place: Place) -> SimRunHandle:
+        """Make the run's actor. Raises NameTaken while an actor that nobody has killed has the name."""
+        del place
         await self._net.way()
         holder = self._names.get(run_id)
-        if holder is not None:
-            self.kill(holder)
+        if holder is not None and holder.process.alive and not holder.killed:
+            raise NameTaken(SimRunHandle(self, self._net, holder))
         process = Process(self._loop, f"run {run_id} actor {len(self.actors) + 1}")
         actor = Actor(process, run_id, Driver(run_id, self._tools(process.name), _claimant(process.name)))
         self.actors.append(actor)
@@ -73,10 +76,21 @@ class SimFleet:
         """Return the actor that has the name, unless it is dead."""
         await self._net.way()
         actor = self._names.get(run_id)
-        return SimRunHandle(self, self._net, actor) if actor is not None and actor.process.alive else None
+        if actor is None or actor.killed or not actor.process.alive:
+            return None
+        return SimRunHandle(self, self._net, actor)
+
+    def nodes(self) -> Sequence[Node]:
+        """Return none: there is one world, and every process reaches all of it."""
+        return ()
+
+    async def answers(self, node_id: str) -> bool:
+        """Return True."""
+        return bool(node_id)
 
     def kill(self, actor: Actor) -> None:
-        """Try to end an actor."""
+        """Try to end an actor. Its name is free at once, whatever becomes of its process."""
+        actor.killed = True
         if self._loop.rng.random() >= self.spared:
             actor.process.kill()
 
@@ -121,6 +135,7 @@ class SimRunHandle:
     def __init__(self, fleet: SimFleet, net: Net, actor: Actor) -> None:
         self.actor = actor
         self.actor_id = actor.process.name
+        self.node_id: str | None = None
         self._fleet = fleet
         self._net = net
 

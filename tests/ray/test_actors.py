@@ -15,6 +15,7 @@ from watching import Watch
 
 from actors import log_shard, run_actor, supervisor_actor
 from actors.calls import call
+from actors.nodes import Nodes
 from actors.warm import WarmWorkers
 from runtime.core.record import ClaimReason
 from runtime.errors import OutlastError, leaves
@@ -35,7 +36,7 @@ FORBIDDEN = (
 # Harnesses are loaded while a worker idles. Ray loads the class of an actor wherever its handle is looked up: that is
 # why the shard is among them, and all of the engine with it.
 LOADED = {
-    "actors": "calls compose history identity light log_shard names run_actor segments shard_client",
+    "actors": "calls compose history identity light log_shard names run_actor segments shard_client slots",
     "runtime.harnesses": (
         "agui claude_blocks claude_code claude_line claude_result claude_stream endings json_line options prompt shell"
     ),
@@ -97,8 +98,13 @@ def test_a_run_actor_loads_these_modules_of_ours_and_no_other(loaded: list[str])
 
 
 def test_the_private_call_that_warms_workers_works(instance: Instance, ray_driver: Any) -> None:
+    async def warm() -> bool:
+        nodes = Nodes(load(instance.env), "", frozenset())
+        await nodes.look()
+        return await WarmWorkers(2, nodes).refill(2)
+
     before = len(instance.processes("ray::IDLE"))
-    assert asyncio.run(WarmWorkers(2).refill(2))
+    assert asyncio.run(warm())
     wait_until(lambda: len(instance.processes("ray::IDLE")) > before, "another idle worker", 20.0)
 
 

@@ -44,7 +44,7 @@ def create(run_id: str = RUN, thread_id: str = THREAD, on_busy: str = "reject", 
 
 
 def claimant(name: str) -> Claimant:
-    return Claimant(claimant=name, actor_id=f"actor-{name}")
+    return Claimant(claimant=name, actor_id=f"actor-{name}", node_id=f"actor-{name}-node")
 
 
 def rng(seed: int) -> random.Random:
@@ -99,7 +99,7 @@ class Stage:
             segments=segments,
         )
 
-    def driver(self, log: LogPort, name: str = "driver", run_id: str = RUN) -> Driver:
+    def driver(self, log: LogPort, name: str = "driver", run_id: str = RUN, home: str | None = None) -> Driver:
         async def history(_head: Head) -> Sequence[Mapping[str, Any]]:
             return []
 
@@ -112,6 +112,7 @@ class Stage:
             history=history,
             lease_ttl_s=self.settings.lease_ttl_s,
             sandbox_return_s=30.0,
+            home=home,
         )
         return Driver(run_id, tools, claimant(name))
 

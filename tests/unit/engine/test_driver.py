@@ -6,13 +6,13 @@ import asyncio
 
 import msgspec
 import pytest
-from unit.engine.stage import RUN, THREAD, Stage, batch, claim, create, rng
+from unit.engine.stage import RUN, THREAD, Stage, batch, claim, claimant, create, rng
 
 from runtime.core import chunk
 from runtime.core.batch import Band
 from runtime.core.launch import AgentExit, ExitKind
 from runtime.core.ops import Append, Assign, OpenSupervisor, RequestCancel, RequestHandover
-from runtime.core.record import CancelReason, Claimant, ClaimEnd, ClaimReason, Status
+from runtime.core.record import CancelReason, ClaimEnd, ClaimReason, Status
 from runtime.engine.concluding import DriveEnd
 from runtime.engine.driver import Driver
 from runtime.engine.shard import Shard
@@ -368,7 +368,7 @@ def test_the_claim_history_names_the_process() -> None:
         _, first = await begun(stage)
         await first
         (entry,) = stage.head().claims
-        assert entry.claimant == Claimant(claimant="driver", actor_id="actor-driver")
+        assert entry.claimant == claimant("driver")
         assert entry.ended_at is not None
         assert entry.chunks == stage.head().next_seq - 1
 

@@ -10,7 +10,7 @@ from unit.engine.stage import RUN, Stage, claim, create
 
 from runtime.core.launch import AgentExit, ExitKind
 from runtime.core.ops import Note, RequestCancel
-from runtime.core.record import CancelReason, Launch, Status
+from runtime.core.record import CancelReason, ClaimReason, Launch, Status
 from runtime.engine.preparing import reaching
 from runtime.errors import SandboxUnreachable
 from runtime.ports import LaunchSpec
@@ -189,5 +189,23 @@ def test_an_unreachable_host_is_asked_for_so_long_and_no_longer() -> None:
         with pytest.raises(SandboxUnreachable):
             await reaching(lambda: provider.resume(KEY), stage.loop, 10.0)
         assert 10.0 <= stage.loop.time() < 12.5
+
+    play(1, acts())
+
+
+def test_a_threads_workspace_that_cannot_be_reached_is_waited_for_and_never_replaced_by_an_empty_one() -> None:
+    """P18."""
+
+    async def acts() -> None:
+        stage = Stage(SCRIPT)
+        shard = await stage.open()
+        await shard.submit(create())
+        await stage.driver(shard, home="elsewhere").drive(0, ClaimReason.START)
+        head = stage.head()
+        assert head.error is not None
+        assert (head.status, head.error.code) == (Status.FAILED, "launch_failed")
+        assert "elsewhere" in head.error.message
+        assert (head.sandbox_key, list(stage.world.boxes)) == (None, [])
+        assert stage.loop.time() >= 30.0
 
     play(1, acts())

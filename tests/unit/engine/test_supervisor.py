@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from unit.engine.fleet_by_hand import Acts
+from unit.engine.fleet_by_hand import Acts, watching
 from unit.engine.stage import RUN, append, claim, create, finish
 
 from runtime.core.ops import Finished, RequestCancel, RequestHandover
 from runtime.core.record import CancelReason, ClaimReason, Status
 from runtime.engine.concluding import DriveEnd
-from runtime.engine.supervisor import DriverDied
+from runtime.engine.fleet import DriverDied
+from runtime.engine.placing import Place
 from runtime.errors import RunEnded, RunNotFound
 from runtime.testing.sim_loop import elapse, play
 
@@ -42,7 +43,7 @@ def test_a_new_run_gets_a_driver_at_once_and_one() -> None:
         await acts.supervisor.ensure(RUN)
         await elapse(1.0)
         assert acts.made == [(0, "start")]
-        assert acts.supervisor.watching == {RUN: "actor-1"}
+        assert acts.watching == {RUN: "actor-1"}
 
     play(1, acts())
 
@@ -104,7 +105,7 @@ def test_a_run_that_finished_is_let_go_and_the_next_of_its_thread_started() -> N
             (RUN, "start"),
             ("run-2", "start"),
         ]
-        assert list(acts.supervisor.watching) == ["run-2"]
+        assert list(acts.watching) == ["run-2"]
 
     play(1, acts())
 
@@ -277,7 +278,7 @@ def test_a_driver_that_cannot_be_made_is_tried_again(error: Exception, after_s: 
         await acts.supervisor.start(RUN)
         await elapse(after_s)
         assert acts.made == [(0, "start")]
-        assert acts.supervisor.watching == {RUN: "actor-1"}
+        assert acts.watching == {RUN: "actor-1"}
 
     play(1, acts())
 
@@ -295,7 +296,7 @@ def test_a_new_supervisor_watches_the_drivers_that_live_and_replaces_the_others(
             (RUN, "start"),
             ("run-2", "restart"),
         ]
-        assert successor.watching == {RUN: "actor-1", "run-2": "actor-2"}
+        assert watching(successor) == {RUN: "actor-1", "run-2": "actor-2"}
 
     play(1, acts())
 
@@ -323,10 +324,11 @@ def test_a_superseded_driver_is_no_reason_to_replace_its_living_successor() -> N
         acts = await Acts.open()
         first = await acts.begun()
         await acts.claimed(1)
-        successor = await acts.fleet.create(RUN, 1, ClaimReason.OPERATOR)
+        first.kill()
+        successor = await acts.fleet.create(RUN, 1, ClaimReason.OPERATOR, Place())
         first.end.set_result(DriveEnd("superseded"))
         await elapse(0.5)
-        assert acts.supervisor.watching == {RUN: successor.actor_id}
+        assert acts.watching == {RUN: successor.actor_id}
         assert len(acts.fleet.made) == 2
 
     play(1, acts())

@@ -1,0 +1,165 @@
+"""The nodes of the cluster as the supervisor sees them: which answer, which are being drained, what each can reach.
+
+Ray's list of nodes is what there is; whether one answers is asked of itself, since Ray believes for up to 65 s in one
+that is lost. A node is silent once it missed SILENT_AFTER questions, one second apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray._private import state as ray_state
+from ray._private import worker as ray_worker
+
+from actors import errands
+from actors.raylets import Raylet
+from actors.slots import slots
+from runtime.engine.placing import Node
+from runtime.settings import Settings
+
+log = logging.getLogger("outlast.supervisor")
+
+# Ray's node functions carry no types.
+_ray: Any = ray
+_state: Any = ray_state
+_worker: Any = ray_worker
+
+LOOK_S = 1.0
+SILENT_AFTER = 2
+HOSTS_AGAIN_S = 5.0
+FIRST_LOOK_S = 10.0
+PREEMPTION = 2  # DrainNodeReason: always accepted; the raylet goes by itself once it is idle
+
+
+@dataclass(slots=True)
+class _Known:
+    row: dict[str, Any]
+    raylet: Raylet
+    missed: int = 0
+    hosts: frozenset[str] | None = None
+    asking: asyncio.Task[None] | None = None
+
+
+class Nodes:
+    """Use it on one event loop; `look_forever` keeps it up to date."""
+
+    def __init__(self, settings: Settings, deployment: str, mine: frozenset[str]) -> None:
+        """`mine`: what this process reaches."""
+        self.mine = str(ray.get_runtime_context().get_node_id())
+        self._settings = settings
+        self._deployment = deployment
+        self._hosts = {self.mine: mine}  # what was told stays true for as long as the node lives
+        self._known: dict[str, _Known] = {}
+        self._draining: dict[str, int] = {}
+
+    def seen(self) -> list[Node]:
+        """Return the living nodes as they were last seen."""
+        return [
+            Node(
+                node_id=node_id,
+                address=str(known.row["NodeManagerAddress"]),
+                slots=slots(known.row),
+                hosts=known.hosts,
+                answers=known.missed < SILENT_AFTER,
+                drains=node_id in self._draining,
+            )
+            for node_id, known in self._known.items()
+        ]
+
+    def names(self, node_id: str) -> set[str]:
+        """Return what people may call the node, its id excepted."""
+        row = self._known[node_id].row
+        return {str(row[name]) for name in ("NodeManagerAddress", "NodeManagerHostname", "NodeName")}
+
+    def cores(self, node_id: str) -> int:
+        """Return how many cores Ray thinks that it has; at least 1."""
+        return max(1, int(self._known[node_id].row["Resources"].get("CPU", 1)))
+
+    def raylet_address(self, node_id: str) -> str | None:
+        """Return where its raylet listens; None for a node that is gone."""
+        known = self._known.get(node_id)
+        return None if known is None else known.raylet.address
+
+    async def answers(self, node_id: str) -> bool:
+        """Ask the node now; one miss is enough to be silent until it answers again."""
+        known = self._known.get(node_id)
+        if known is None:
+            return False
+        known.missed = 0 if await known.raylet.answers() else max(known.missed + 1, SILENT_AFTER)
+        return known.missed == 0
+
+    async def first_look(self) -> None:
+        """Look once, and wait a while for every node that answers to tell what it reaches."""
+        await self.look()
+        asking = [known.asking for known in self._known.values() if known.asking is not None and not known.missed]
+        if asking:
+            await asyncio.wait(asking, timeout=FIRST_LOOK_S)
+
+    async def look_forever(self) -> None:
+        """Look every second."""
+        await asyncio.sleep(LOOK_S)
+        await self.look()
+
+    async def look(self) -> None:
+        """Take Ray's list, and ask every node whether it answers."""
+        rows, self._draining = await asyncio.to_thread(_rows)
+        for gone in set(self._known) - set(rows):
+            log.info("node %s is gone", gone)
+            await self._known.pop(gone).raylet.close()
+            self._hosts.pop(gone, None)
+        for node_id, row in rows.items():
+            if node_id not in self._known:
+                raylet = Raylet(f"{row['NodeManagerAddress']}:{row['NodeManagerPort']}")
+                self._known[node_id] = _Known(row, raylet, hosts=self._hosts.get(node_id))
+            self._known[node_id].row = row
+        await asyncio.gather(*(self._look_at(node_id, known) for node_id, known in list(self._known.items())))
+
+    async def _look_at(self, node_id: str, known: _Known) -> None:
+        answers = await known.raylet.answers()
+        if not answers and known.missed == SILENT_AFTER - 1:
+            log.warning("node %s (%s) does not answer", node_id, known.raylet.address)
+        known.missed = 0 if answers else known.missed + 1
+        if known.hosts is None and known.asking is None and answers and node_id not in self._draining:
+            known.asking = asyncio.create_task(self._ask_hosts(node_id, known))
+
+    async def _ask_hosts(self, node_id: str, known: _Known) -> None:
+        try:
+            known.hosts = await errands.ask_hosts(node_id, self._settings, self._deployment)
+            if known.hosts is None:
+                await asyncio.sleep(HOSTS_AGAIN_S)
+            else:
+                self._hosts[node_id] = known.hosts
+        finally:
+            known.asking = None
+
+    async def drain(self, node_id: str, deadline_ms: int) -> str:
+        """Ask Ray to drain the node until then (UTC ms); return why it does not, or nothing."""
+        accepted, why = await asyncio.to_thread(_drain, node_id, deadline_ms)
+        if accepted:
+            self._draining[node_id] = deadline_ms
+        return "" if accepted else str(why)
+
+    def deadline(self, node_id: str) -> int | None:
+        """Return until when (UTC ms) the node is being drained; None if it is not."""
+        return self._draining.get(node_id)
+
+
+def _rows() -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
+    rows = {str(row["NodeID"]): row for row in _ray.nodes() if row["Alive"]}
+    return rows, dict(_state.state.get_draining_nodes())
+
+
+def _drain(node_id: str, deadline_ms: int) -> tuple[bool, str]:
+    client = _worker.global_worker.gcs_client
+    accepted, why = client.drain_node(node_id, PREEMPTION, "outlast stop --node", deadline_ms)
+    return bool(accepted), str(why)
+
+
+def nodes_of(seen: Sequence[Node], host: str) -> list[str]:
+    """Return the ids of the nodes that answer and reach `host`."""
+    return [node.node_id for node in seen if node.open and node.reaches(host)]
