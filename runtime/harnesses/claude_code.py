@@ -19,7 +19,7 @@ from typing import Any
 from runtime.core.record import RunSpec
 from runtime.errors import InputInvalid
 from runtime.harnesses import options, prompt
-from runtime.harnesses.claude_stream import NAME, ClaudeTranslator
+from runtime.harnesses.claude_stream import NAME, SESSION_EVENT, ClaudeTranslator
 from runtime.ports import LaunchSpec, Translator
 
 EXECUTABLE = "claude"
@@ -98,13 +98,7 @@ def _argv(input: Mapping[str, Any], props: Mapping[str, Any], *, isolated: bool)
 
 
 def _session(props: Mapping[str, Any]) -> str | None:
-    """Return the session to go on with; `resume` is the CLI's word for it, `sessionId` the contract's."""
-    hint = "a session id that this agent reported (CUSTOM claude-code.session-id)"
-    session = options.text(props, "sessionId", _SESSION, hint)
-    resume = options.text(props, "resume", _SESSION, hint)
-    if session is not None and resume is not None and session != resume:
-        options.refuse("resume", "the same as forwardedProps.sessionId, or absent")
-    return session or resume
+    return options.session(props, _SESSION, SESSION_EVENT)
 
 
 def _argument(name: str, value: str) -> str:

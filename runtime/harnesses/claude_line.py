@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import msgspec
 
-from runtime.harnesses.claude_blocks import TEXT, THINKING
+from runtime.harnesses.blocks import TEXT, THINKING
 
 # What such a line begins with; others are not worth a try. Whitespace or another order of keys is no error, only slow.
 HOT_LINE = b'{"type":"stream_event","event":{"type":"content_block_delta",'

@@ -23,7 +23,7 @@ import msgspec
 
 from runtime.core import chunk
 from runtime.core.launch import AgentExit
-from runtime.harnesses.claude_blocks import CONTENT_HEAD, TEXT, THINKING, Blocks
+from runtime.harnesses.blocks import CONTENT_HEAD, TEXT, THINKING, Blocks
 from runtime.harnesses.claude_line import HOT_LINE, decode_hot, encode_text
 from runtime.harnesses.claude_result import read_result
 from runtime.harnesses.endings import Said, conclude

@@ -73,6 +73,27 @@ def integer(props: Mapping[str, Any], name: str, low: int, high: int) -> int | N
     return value
 
 
+def flag(props: Mapping[str, Any], name: str) -> bool:
+    """Return a yes or no; False if it is absent."""
+    value = props.get(name)
+    if value is None:
+        return False
+    if not isinstance(value, bool):
+        refuse(name, "true or false")
+    return value
+
+
+def session(props: Mapping[str, Any], pattern: re.Pattern[str], event: str) -> str | None:
+    """Return the session to go on with, one that the agent reported as CUSTOM `event`. `sessionId` is the contract's
+    word for it, `resume` that of the agents."""
+    hint = f"a session id that this agent reported (CUSTOM {event})"
+    named = text(props, "sessionId", pattern, hint)
+    resumed = text(props, "resume", pattern, hint)
+    if named is not None and resumed is not None and named != resumed:
+        refuse("resume", "the same as forwardedProps.sessionId, or absent")
+    return named or resumed
+
+
 def texts(props: Mapping[str, Any], name: str, pattern: re.Pattern[str], hint: str) -> tuple[str, ...]:
     """Return a list of texts that each match `pattern` as a whole; empty if the option is absent."""
     value = props.get(name)

@@ -38,7 +38,8 @@ FORBIDDEN = (
 LOADED = {
     "actors": "calls compose history identity light log_shard names run_actor segments shard_client slots",
     "runtime.harnesses": (
-        "agui claude_blocks claude_code claude_line claude_result claude_stream endings json_line options prompt shell"
+        "agui blocks claude_code claude_line claude_result claude_stream "
+        "endings json_line options prompt shell"
     ),
     "runtime.sandboxes": "command follow launcher local recorder recording strays",
 }

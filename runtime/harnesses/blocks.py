@@ -1,4 +1,4 @@
-"""Build the chunks of Claude Code's messages: ids, and the one text or reasoning block that may be open.
+"""Build the chunks of a coding agent's messages: ids, and the one text or reasoning block that may be open.
 
 At most one block is open at a time, whatever the lines say, so that what clients get is always well formed: opening
 another one closes it first. Chunks carry the model in `metadata.tanstack` where the contract's table does (2.2).
@@ -64,10 +64,10 @@ class Blocks:
         self._set(TEXT, index, message_id)
         out.append(self._event("TEXT_MESSAGE_START", messageId=message_id, role="assistant"))
 
-    def open_thinking(self, index: Any, out: list[bytes]) -> None:
-        """Open a reasoning block under a minted id; what was open is closed."""
+    def open_thinking(self, index: Any, out: list[bytes], message_id: str | None = None) -> None:
+        """Open a reasoning block, under a minted id if none is given; what was open is closed."""
         self.close(out)
-        message_id = self.mint()
+        message_id = message_id if message_id is not None else self.mint()
         self._set(THINKING, index, message_id)
         out.append(self._event("REASONING_START", messageId=message_id))
         out.append(self._event("REASONING_MESSAGE_START", messageId=message_id, role="reasoning"))
@@ -90,7 +90,7 @@ class Blocks:
         """Add a whole tool call. The arguments are JSON in the order in which the agent gave them."""
         name = name.removeprefix(_LENT_TOOLS)
         out.append(self._event("TOOL_CALL_START", toolCallId=tool_id, toolCallName=name))
-        delta = _json_text(arguments)
+        delta = json_text(arguments)
         out.append(chunk.encode({"type": "TOOL_CALL_ARGS", "toolCallId": tool_id, "delta": delta}))
         more = {"toolCallName": name, "toolName": name, "input": arguments}
         out.append(self._event("TOOL_CALL_END", more, toolCallId=tool_id))
@@ -119,7 +119,8 @@ class Blocks:
         return chunk.encode(fields)
 
 
-def _json_text(value: Any) -> str:
+def json_text(value: Any) -> str:
+    """Return `value` as JSON, its keys in the order in which the agent gave them."""
     try:
         return _json.encode(value).decode()
     except UnicodeEncodeError:  # a lone surrogate: sorted keys, but JSON all the same
