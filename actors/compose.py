@@ -23,6 +23,7 @@ HARNESSES = {
     "shell": "runtime.harnesses.shell:ShellHarness",
     "agui": "runtime.harnesses.agui:AguiHarness",
     "claude-code": "runtime.harnesses.claude_code:ClaudeCodeHarness",
+    "codex": "runtime.harnesses.codex:CodexHarness",
 }
 LOCAL_PROVIDER = "runtime.sandboxes.local:LocalProvider"
 # What a run actor imports before it can claim: 80 ms of a takeover on a busy machine, unless its worker had it before.

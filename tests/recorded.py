@@ -26,9 +26,9 @@ class Recording:
     exit: AgentExit
 
 
-def names(prefix: str = "") -> list[str]:
-    """Return the names of all recordings that begin with `prefix`, in order."""
-    return sorted(path.name.removesuffix(".ndjson") for path in FOLDER.glob(f"{prefix}*.ndjson"))
+def names(agent: str) -> list[str]:
+    """Return the names of all recordings of `agent` (`claude`, `codex`), of every version, in order."""
+    return sorted(path.name.removesuffix(".ndjson") for path in FOLDER.glob(f"*{agent}-*.ndjson"))
 
 
 def load(name: str) -> Recording:

@@ -154,6 +154,11 @@ def claude(_: Settings) -> Check:
     return Check("claude", True, shutil.which("claude") or "not on the PATH: only the harness claude-code needs it")
 
 
+def codex(_: Settings) -> Check:
+    """Note whether the codex harness can launch its agent here."""
+    return Check("codex", True, shutil.which("codex") or "not on the PATH: only the harness codex needs it")
+
+
 def sandbox(settings: Settings) -> Check:
     """Say what the default provider does not promise."""
     if settings.sandbox != "local":
@@ -175,5 +180,6 @@ CHECKS: tuple[Callable[[Settings], Check], ...] = (
     inotify,
     git,
     claude,
+    codex,
     sandbox,
 )

@@ -38,7 +38,7 @@ FORBIDDEN = (
 LOADED = {
     "actors": "calls compose history identity light log_shard names run_actor segments shard_client slots",
     "runtime.harnesses": (
-        "agui blocks claude_code claude_line claude_result claude_stream "
+        "agui blocks claude_code claude_line claude_result claude_stream codex codex_items codex_result codex_stream "
         "endings json_line options prompt shell"
     ),
     "runtime.sandboxes": "command follow launcher local recorder recording strays",

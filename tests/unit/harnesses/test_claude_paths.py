@@ -14,7 +14,7 @@ from runtime.harnesses.claude_stream import ClaudeTranslator
 from runtime.testing.harness_kit import HOSTILE_LINES
 from runtime.testing.stream_json import stream_json
 
-REAL = [line for name in recorded.names() for line in recorded.load(name).lines if len(line) < 5_000]
+REAL = [line for name in recorded.names("claude") for line in recorded.load(name).lines if len(line) < 5_000]
 STREAMED = [line for line in REAL if line.startswith(b'{"type":"stream_event"')]
 HOT = [line for line in REAL if line.startswith(HOT_LINE)]
 START = b'{"type":"stream_event","event":{"type":"content_block_start","index":0,"content_block":{"type":"text"}}}'
@@ -42,7 +42,7 @@ def assert_same(lines: list[bytes]) -> int:
     return count
 
 
-@pytest.mark.parametrize("name", recorded.names())
+@pytest.mark.parametrize("name", recorded.names("claude"))
 def test_both_paths_agree_on_recordings(name: str) -> None:
     assert assert_same(list(recorded.load(name).lines)) > 1
 

@@ -99,12 +99,12 @@ class TestClaudeKit(HarnessKit):
         return SPEC
 
     def transcripts(self) -> list[Transcript]:
-        loaded = [recorded.load(name) for name in recorded.names()]
+        loaded = [recorded.load(name) for name in recorded.names("claude")]
         return [Transcript(one.name, one.lines, one.torn, one.exit) for one in loaded]
 
 
 def test_every_recording_is_expected() -> None:
-    assert recorded.names() == sorted(EXPECTED)
+    assert recorded.names("claude") == sorted(EXPECTED)
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))

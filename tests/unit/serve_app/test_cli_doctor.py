@@ -138,6 +138,7 @@ def test_low_limits_of_file_watches_are_found(monkeypatch: pytest.MonkeyPatch) -
 def test_optional_programs_are_notes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert checks.claude(settings()) == Check("claude", True, "not on the PATH: only the harness claude-code needs it")
+    assert checks.codex(settings()) == Check("codex", True, "not on the PATH: only the harness codex needs it")
     assert checks.git(settings()).ok
 
 
