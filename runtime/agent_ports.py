@@ -6,7 +6,7 @@ Part of `runtime/ports.py`, which is where everybody imports these from.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from runtime.core.launch import AgentExit
 from runtime.core.record import RunError, RunSpec, Status, Struct
@@ -55,6 +55,14 @@ class Sandbox(Protocol):
         recorded and all bytes up to its `journal_length` were yielded. Reacts in milliseconds.
 
         Raises JournalUnavailable."""
+
+    async def journal_id(self) -> str:
+        """Return what tells this sandbox's journal from every other that there was or will be: made with the launch
+        file, and the same for as long as that exists (P25). Raises JournalUnavailable if nothing was launched."""
+
+    async def read_journal(self, start: int, size: int) -> bytes:
+        """Return the journal's bytes from `start` on, `size` of them (at most 64 KiB) or what there is, without
+        waiting. Raises JournalUnavailable."""
 
     async def exit(self) -> AgentExit | None:
         """Return how the agent ended; None while it lives. Recorder gone without a record: `lost` (P16)."""
@@ -128,6 +136,21 @@ class Translator(Protocol):
 
     def finish(self, exit: AgentExit, stderr: bytes) -> Ending:
         """Return the ending, once, after the last line."""
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """A Translator whose work can be put aside after a whole line and gone on with by another one (P25): ours all are.
+
+    A translator without these two works as well; its runs have no checkpoints, and each takeover replays the whole
+    journal. `translator_version` goes up when a state comes to mean something else."""
+
+    def state(self) -> bytes:
+        """Return everything that the lines so far have left behind. Deterministic, like the chunks."""
+
+    def restore(self, state: bytes) -> None:
+        """Take, into a fresh translator, what one of the same harness, version and run has given. Everything that it
+        then does must be what that one would have done. May raise anything for bytes that it did not give."""
 
 
 class Harness(Protocol):

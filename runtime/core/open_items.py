@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from runtime.core.aside import put_aside, take_up
 from runtime.core.chunk import RUN_ERROR, RUN_FINISHED, RUN_STARTED, decode_chunk, encode
 
 
@@ -85,6 +86,27 @@ class OpenItems:
         for data in chunks:
             if not data.endswith(_WITHOUT_EFFECT):
                 self._see(data)
+
+    def state(self) -> bytes:
+        """Return what the chunks so far have left behind (P25)."""
+        opened = [[rule.start, identity] for rule, identity in self._open]
+        return put_aside([self.run_started, self.run_open, opened, list(self._unresolved)])
+
+    def restore(self, state: bytes) -> None:
+        """Take the state of another log's follower, in place of our own.
+
+        Raises ValueError, TypeError or KeyError for bytes that are none; nothing has changed then."""
+        run_started, run_open, opened, unresolved = take_up(state)
+        items = {(_STARTS[start], identity): None for start, identity in opened}
+        self._unresolved = dict.fromkeys(unresolved)
+        self.run_started, self.run_open, self._open = run_started, run_open, items
+
+    def copy(self) -> OpenItems:
+        """Return one that goes on by itself from here."""
+        twin = OpenItems()
+        twin.run_started, twin.run_open = self.run_started, self.run_open
+        twin._open, twin._unresolved = dict(self._open), dict(self._unresolved)
+        return twin
 
     def closers(self) -> list[bytes]:
         """Return the chunks that close everything, the youngest item first; feeding them leaves nothing open."""

@@ -23,6 +23,7 @@ from typing import Any
 
 from runtime.core import chunk
 from runtime.core.agui import SPEC_KEYS
+from runtime.core.aside import put_aside, take_up
 from runtime.core.launch import AgentExit
 from runtime.core.record import RunError, RunSpec, Status
 from runtime.harnesses import options, prompt
@@ -115,6 +116,14 @@ class AguiTranslator:
         chunks = () if self._open else (self._supply_start(),)
         said = self._said(self._held) if self._held is not None else None
         return conclude(self._run_id, said, exit, stderr, chunks)
+
+    def state(self) -> bytes:
+        """Return whether a run is open, and the terminal that is held."""
+        return put_aside([self._open, self._held])
+
+    def restore(self, state: bytes) -> None:
+        """Take that. Raises ValueError or TypeError for anything else."""
+        self._open, self._held = take_up(state)
 
     def _run_started(self, event: dict[str, Any]) -> list[bytes]:
         if self._open and self._held is None:

@@ -105,6 +105,16 @@ class Blocks:
         """Return `metadata.tanstack` with the model, once it is known, and `more`."""
         return {"model": self.model, **more} if self.model is not None else more
 
+    def state(self) -> list[Any]:
+        """Return what the lines so far have left behind, as plain values."""
+        return [self._minted, self.model, *((self.kind, self.index, self._id) if self.kind else (None, None, None))]
+
+    def restore(self, state: list[Any]) -> None:
+        """Take that."""
+        self._minted, self.model, kind, index, message_id = state
+        if kind is not None:
+            self._set(kind, index, message_id)
+
     def _set(self, kind: str, index: Any, message_id: str) -> None:
         self.kind, self.index, self._id = kind, index, message_id
         constant = chunk.encode({"messageId": message_id, "type": _CONTENT_TYPES[kind]})

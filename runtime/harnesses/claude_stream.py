@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from runtime.core import chunk
+from runtime.core.aside import put_aside, take_up
 from runtime.core.launch import AgentExit
 from runtime.harnesses.blocks import CONTENT_HEAD, TEXT, THINKING, Blocks
 from runtime.harnesses.claude_line import HOT_LINE, decode_hot, encode_text
@@ -52,6 +53,7 @@ class ClaudeTranslator:
         self._unresolved: dict[str, None] = {}  # tool calls without a result, in order
         self._error_word: str | None = None
         self._said: Said | None = None
+        self._result: list[Any] | None = None  # what `_said` was read from
         self._working = False  # since the last result
 
     @property
@@ -94,6 +96,33 @@ class ClaudeTranslator:
         self._begin(out)
         self._interrupt(out)
         return conclude(self._run_id, self._said, exit, stderr, tuple(out))
+
+    def state(self) -> bytes:
+        """Return what the lines so far have left behind; a result as the line that said it."""
+        streamed = sorted(self._streamed, key=lambda cli_id: (cli_id is not None, cli_id or ""))
+        return put_aside(
+            [
+                self._blocks.state(),
+                self._started,
+                self._message_id,
+                streamed,
+                list(self._unresolved),
+                self._error_word,
+                self._result,
+                self._working,
+            ]
+        )
+
+    def restore(self, state: bytes) -> None:
+        """Take that. Raises ValueError, TypeError or KeyError for anything else."""
+        blocks, self._started, self._message_id, streamed, unresolved, *rest = take_up(state)
+        self._error_word, result, self._working = rest
+        self._blocks.restore(blocks)
+        self._streamed = set(streamed)
+        self._unresolved = dict.fromkeys(unresolved)
+        self._result = result
+        if result is not None:
+            self._said = read_result(result[0], self._run_id, self._thread_id, result[1], result[2], NAME)
 
     def _begin(self, out: list[bytes]) -> None:
         if self._started:
@@ -251,8 +280,8 @@ class ClaudeTranslator:
             return False
         self._blocks.close(out)
         self._interrupt(out)
-        model = self._blocks.model
-        self._said = read_result(line, self._run_id, self._thread_id, model, self._error_word, NAME)
+        self._result = [line, self._blocks.model, self._error_word]
+        self._said = read_result(line, self._run_id, self._thread_id, self._blocks.model, self._error_word, NAME)
         self._working = False
         return True
 

@@ -90,6 +90,14 @@ class ShellTranslator:
         said = self._success() if succeeded else None
         return conclude(self._run_id, said, exit, stderr, () if self._started else self._start())
 
+    def state(self) -> bytes:
+        """Return whether a line has come."""
+        return b"1" if self._started else b"0"
+
+    def restore(self, state: bytes) -> None:
+        """Take that. Raises KeyError for anything else."""
+        self._started = {b"0": False, b"1": True}[state]
+
     def _start(self) -> tuple[bytes, ...]:
         self._started = True
         return (chunk.run_started(self._run_id, self._thread_id),)

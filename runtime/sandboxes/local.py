@@ -75,12 +75,28 @@ class LocalSandbox:
 
     async def follow(self, start: int) -> AsyncGenerator[bytes, None]:
         """Yield the journal from `start` to its end. Raises JournalUnavailable, SandboxLost."""
-        recording = self._recording()
-        if recording is None:
-            raise JournalUnavailable(f"Nothing was launched in the sandbox {self.key}.")
-        async with aclosing(JournalFollower(recording).follow(start)) as pieces:
+        async with aclosing(JournalFollower(self._launched()).follow(start)) as pieces:
             async for piece in pieces:
                 yield piece
+
+    async def journal_id(self) -> str:
+        """Return who recorded it, which is in the launch file (P5, P15). Raises JournalUnavailable, SandboxLost."""
+        recorder = self._launched().recorder()
+        if recorder is None:
+            raise JournalUnavailable(f"The launch record of the sandbox {self.key} is not whole.")
+        return f"{recorder.boot_id}/{recorder.pid}/{recorder.pid_started_at}"
+
+    async def read_journal(self, start: int, size: int) -> bytes:
+        """Return a stretch of the journal, by one short read. Raises JournalUnavailable, SandboxLost."""
+        recording = self._launched()
+        try:
+            journal = recording.open_journal()
+            try:
+                return os.pread(journal, size, start)
+            finally:
+                os.close(journal)
+        except OSError as error:
+            raise JournalUnavailable(f"The journal cannot be read: {error}.") from error
 
     async def exit(self) -> AgentExit | None:
         """Return how the agent ended; None while it lives or before it was launched. Raises SandboxLost."""
@@ -105,6 +121,12 @@ class LocalSandbox:
         env = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         env |= {"TERM": "dumb", MARKER: self.key}
         return await asyncio.to_thread(run_command, argv, self.workspace, env, timeout_s)
+
+    def _launched(self) -> Recording:
+        recording = self._recording()
+        if recording is None:
+            raise JournalUnavailable(f"Nothing was launched in the sandbox {self.key}.")
+        return recording
 
     def _recording(self) -> Recording | None:
         if not self._home.exists():

@@ -8,7 +8,8 @@ Subclass `HarnessKit`, say which harness and which transcripts, and pytest finds
         def transcripts(self) -> list[Transcript]: ...
 
 What it holds: the same lines give the same bytes (P24), chunks are canonical, no line raises, a terminal chunk comes
-from `finish` alone and once (I5), a strict client takes the whole log (P26), and every kind of exit has an ending.
+from `finish` alone and once (I5), a strict client takes the whole log (P26), every kind of exit has an ending, and
+work that was put aside goes on as if it had not been (P25; for translators that can be).
 
 Deliberately not: how bytes are cut into lines. That is the framer's matter, and its own tests'.
 """
@@ -20,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -29,7 +30,7 @@ from runtime.core.launch import AgentExit, ExitKind
 from runtime.core.open_items import OpenItems
 from runtime.core.record import RunSpec, Status
 from runtime.errors import InputInvalid
-from runtime.ports import Ending, Harness, Translator
+from runtime.ports import Ending, Harness, Resumable, Translator
 from runtime.testing.event_order import order_faults
 
 RUN_ID = "run-kit"
@@ -89,6 +90,11 @@ class Transcript:
     lines: tuple[bytes, ...]
     torn: bytes | None = None
     exit: AgentExit = field(default_factory=lambda: _EXITS[0])
+
+
+@runtime_checkable
+class ResumableTranslator(Translator, Resumable, Protocol):
+    """Both in one."""
 
 
 class HarnessKit:
@@ -167,6 +173,64 @@ class HarnessKit:
             assert order_faults(self._log(script)) == [], script.name
             broken = Transcript(script.name, tuple(_broken(script.lines)))
             assert order_faults(self._log(broken)) == [], f"{script.name}, broken"
+
+    # --- putting aside (P25) ---
+
+    def test_work_that_was_put_aside_goes_on_as_if_it_had_not_been(self) -> None:
+        """At every cut of the lines, twice in a row: the same chunks and the same ending, byte for byte."""
+        for script in self._scripts_to_cut():
+            whole = self._resumable()
+            if whole is None:
+                return
+            fed = [whole.feed(line) for line in script.lines]
+            ending = whole.finish(script.exit, b"err")
+            for cut in _cuts(len(script.lines)):
+                translator = self._put_aside_at((cut // 2, cut), script)
+                where = f"{script.name}, put aside after {cut} lines"
+                for number, (line, expected) in enumerate(zip(script.lines[cut:], fed[cut:], strict=True), cut):
+                    assert translator.feed(line) == expected, f"{where}: line {number}, {line[:200]!r}"
+                assert translator.finish(script.exit, b"err") == ending, where
+
+    def test_what_is_put_aside_follows_from_the_lines_alone(self) -> None:
+        for script in self._scripts_to_cut():
+            first, second = self._resumable(), self._resumable()
+            if first is None or second is None:
+                return
+            for line in script.lines:
+                first.feed(line)
+                second.feed(line)
+            state = first.state()
+            assert (state, second.state()) == (second.state(), state), script.name
+            third = self._put_aside_at((len(script.lines),), script)
+            assert third.state() == state, script.name
+            assert third.has_result == first.has_result, script.name
+
+    def _scripts_to_cut(self) -> list[Transcript]:
+        scripts = self.transcripts()
+        broken = [Transcript(f"{script.name}, broken", tuple(_broken(script.lines))) for script in scripts]
+        hostile = Transcript("hostile", HOSTILE_LINES)
+        mixed = [
+            Transcript(f"{script.name} and hostile", tuple(_mixed(script.lines, HOSTILE_LINES))) for script in scripts
+        ]
+        return [*scripts, *broken, hostile, *mixed]
+
+    def _put_aside_at(self, cuts: tuple[int, ...], script: Transcript) -> ResumableTranslator:
+        """Return a translator that was fed the lines up to the last cut, and put aside at each."""
+        translator, begun = self._resumable(), 0
+        assert translator is not None
+        for cut in cuts:
+            for line in script.lines[begun:cut]:
+                translator.feed(line)
+            state, begun = translator.state(), cut
+            translator = self._resumable()
+            assert translator is not None
+            translator.restore(state)
+        return translator
+
+    def _resumable(self) -> ResumableTranslator | None:
+        """Return a fresh translator, or None if this kind cannot be put aside: then its runs have no checkpoints."""
+        translator = self._translator()
+        return translator if isinstance(translator, ResumableTranslator) else None
 
     # --- endings ---
 
@@ -273,6 +337,15 @@ def _broken(lines: tuple[bytes, ...]) -> Iterator[bytes]:
                 pass
             case _:
                 yield line
+
+
+def _mixed(lines: tuple[bytes, ...], others: tuple[bytes, ...]) -> Iterator[bytes]:
+    """Yield `lines` with one of `others` here and there, the same ones every time."""
+    chance = Random(len(lines) + len(others))
+    for line in lines:
+        yield line
+        if chance.randrange(3) == 0:
+            yield chance.choice(others)
 
 
 def _check_ending(ending: Ending, exit: AgentExit, where: str) -> None:

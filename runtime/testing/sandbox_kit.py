@@ -29,7 +29,7 @@ from contextlib import aclosing
 import pytest
 
 from runtime.core.launch import AgentExit, ExitKind
-from runtime.errors import WorkspaceHeld
+from runtime.errors import JournalUnavailable, WorkspaceHeld
 from runtime.ports import LaunchSpec, Sandbox, SandboxProvider
 
 MakeProvider = Callable[[], SandboxProvider]
@@ -257,6 +257,32 @@ class SandboxKit:
         journal, exit = await run_to_end(sandbox, sh("printf 'whole\\nto\\303'; kill -9 $$"))
         assert journal == b"whole\nto\xc3"
         assert (exit.kind, exit.signal, exit.code) == (ExitKind.EXITED, signal.SIGKILL, None)
+
+    async def test_a_stretch_of_the_journal_is_read_without_waiting(self, sandbox: Sandbox) -> None:
+        await sandbox.launch(sh("echo one; echo two; while [ ! -e gate ]; do sleep 0.01; done"))
+        assert await read_until(sandbox, b"two\n") == b"one\ntwo\n"
+        stretches = [await sandbox.read_journal(start, size) for start, size in ((0, 4), (4, 100), (8, 1), (99, 9))]
+        assert stretches == [b"one\n", b"two\n", b"", b""]
+        await sandbox.exec(["touch", "gate"], DEADLINE_S)
+        await read_all(sandbox)
+        assert await sandbox.read_journal(2, 4) == b"e\ntw"
+
+    async def test_a_journal_has_a_name_of_its_own_as_long_as_it_is_there(self, make_provider: MakeProvider) -> None:
+        provider, other = make_provider(), make_provider()
+        names = []
+        for run_id in ("run-1", "run-2", "run-1"):
+            key = provider.key(run_id)
+            sandbox = await provider.create(key, run_id)
+            with pytest.raises(JournalUnavailable):
+                await sandbox.journal_id()
+            await sandbox.launch(sh("echo same"))
+            names.append(await sandbox.journal_id())
+            await read_all(sandbox)
+            found = await other.resume(key)
+            assert found is not None
+            assert await found.journal_id() == await sandbox.journal_id() == names[-1]
+            await provider.destroy(key)
+        assert len(set(names)) == 3
 
     async def test_stderr_is_apart_and_its_end_is_kept(self, sandbox: Sandbox) -> None:
         assert await sandbox.stderr_tail(100) == b""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runtime.core import chunk
+from runtime.core.aside import put_aside, take_up
 from runtime.core.framing import Framer
 from runtime.core.launch import AgentExit, ExitKind
 from runtime.core.record import RunError, RunSpec, Status
@@ -166,6 +167,14 @@ class SimTranslator:
                 return [chunk.custom("part", {"of": self._made, "part": part}) for part in range(int(identity))]
             case _:
                 return [chunk.custom("line", {"text": text, "torn": torn, "number": self._made})]
+
+    def state(self) -> bytes:
+        """Return what the lines so far have left behind."""
+        return put_aside([self._started, self._made, self._result])
+
+    def restore(self, state: bytes) -> None:
+        """Take that."""
+        self._started, self._made, self._result = take_up(state)
 
     def finish(self, exit: AgentExit, stderr: bytes) -> Ending:
         """Return completed after a result and an exit with 0 (or none), else failed."""

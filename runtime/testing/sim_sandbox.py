@@ -105,6 +105,22 @@ class SimSandbox:
         self._box.waiting.append(future)
         await future
 
+    async def journal_id(self) -> str:
+        """Return the box's own name, which no other ever has. Raises SandboxLost, SandboxUnreachable."""
+
+        async def look() -> str:
+            return self._box.journal_id
+
+        return await self._call(look)
+
+    async def read_journal(self, start: int, size: int) -> bytes:
+        """Return a stretch of the journal. Raises SandboxLost, SandboxUnreachable."""
+
+        async def look() -> bytes:
+            return bytes(self._box.journal[start : start + size])
+
+        return await self._call(look)
+
     async def exit(self) -> AgentExit | None:
         """Return how the agent ended. Raises SandboxLost, SandboxUnreachable."""
 

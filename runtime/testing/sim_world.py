@@ -33,6 +33,7 @@ class Box:
     """One sandbox, from its creation to its destruction; the next one of the same key is another."""
 
     key: str
+    journal_id: str = ""  # no two sandboxes of a world have the same
     exists: bool = True
     launch_file: bool = False
     lock_held: bool = False
@@ -102,6 +103,7 @@ class World:
         self.ended: Callable[[str], None] = lambda _run_id: None  # told of each agent that exits by itself
         self._rng = random.Random(loop.rng.random())
         self._scripts = scripts
+        self._made = 0
 
     # --- deeds ---
 
@@ -109,7 +111,8 @@ class World:
         """Make the sandbox, or return the one with this key."""
         box = self.boxes.get(key)
         if box is None:
-            box = self.boxes[key] = Box(key)
+            self._made += 1
+            box = self.boxes[key] = Box(key, f"journal {self._made}")
             self.watch("create", box.run_id, by)
         return box
 

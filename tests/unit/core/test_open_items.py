@@ -196,3 +196,35 @@ def accepted_by_a_strict_client(log: list[Event]) -> bool:
 def test_a_strict_client_accepts_the_end_of_what_it_accepted_so_far(log: list[Event]) -> None:
     if accepted_by_a_strict_client(log):
         assert accepted_by_a_strict_client([*log, *closers(*log), FINISHED])
+
+
+@given(st.lists(events(), max_size=30), st.integers(0, 30))
+def test_put_aside_anywhere_it_closes_the_same(log: list[Event], cut: int) -> None:
+    begun = items(*log[:cut])
+    resumed = OpenItems()
+    resumed.restore(begun.state())
+    twin = begun.copy()
+    for tracker in (begun, resumed, twin):
+        tracker.feed([chunk.encode(event) for event in log[cut:]])
+    for tracker in (resumed, twin):
+        assert tracker.state() == begun.state() == items(*log).state()
+        assert (tracker.closers(), tracker.unresolved) == (begun.closers(), begun.unresolved)
+
+
+def test_a_copy_goes_on_by_itself() -> None:
+    tracker = items(STARTED, tool("START", "t"))
+    twin = tracker.copy()
+    twin.feed([chunk.encode(tool("END", "t")), chunk.encode(tool("RESULT", "t")), chunk.encode(FINISHED)])
+    assert (len(tracker.closers()), tracker.unresolved, tracker.run_open) == (1, ("t",), True)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [b"", b"x", b"{}", b"[1,2]", b'[true,true,[["NO_SUCH","x"]],[]]', b"[true,true,[1],[]]", b"[true,true,0,0]"],
+)
+def test_bytes_that_are_no_state_change_nothing(state: bytes) -> None:
+    tracker = items(STARTED, tool("START", "t"))
+    before = tracker.state()
+    with pytest.raises((ValueError, TypeError, KeyError)):
+        tracker.restore(state)
+    assert tracker.state() == before
