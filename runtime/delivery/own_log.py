@@ -25,7 +25,6 @@ from runtime.core.ops import (
     AlreadyEnded,
     Append,
     Appended,
-    Claimed,
     Closed,
     Finished,
     MustAbort,
@@ -100,8 +99,8 @@ class OwnLog:
         found = await repeat(lambda: self._log.record(self.run_id))
         if found is None:
             return []
-        claimed = Claimed(head=found[0], spec=found[1], batches=[])
-        chunks = [chunk async for page in pages(self._log, claimed) for batch in page for chunk in batch.chunks()]
+        found_pages = pages(self._log, self.run_id, 0, found[0].next_seq)
+        chunks = [chunk async for page in found_pages for batch in page for chunk in batch.chunks()]
         return [Entry(str(Offset(0, position)), chunk) for position, chunk in enumerate(chunks, 1)]
 
     async def exists(self) -> bool:
@@ -200,7 +199,7 @@ class ClaimedOwnLog(OwnLog):
         if found is None:
             raise RunNotFound(self.run_id)
         head, open_items = found[0], OpenItems()
-        async for page in pages(self._log, Claimed(head=head, spec=found[1], batches=[])):
+        async for page in pages(self._log, self.run_id, 0, head.next_seq):
             for batch in page:
                 open_items.feed(batch.chunks())
         epoch, pending = self._authority.epoch, head.sandbox_key is not None

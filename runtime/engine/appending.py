@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from runtime.core.batch import Band, Batch, pack_ends
+from runtime.core.checkpoint import Checkpoint
 from runtime.core.open_items import OpenItems
 from runtime.core.ops import Append, Appended, LogFull, Refusal, to_error
 from runtime.engine.authority import Authority
+from runtime.engine.checkpointing import Mark
 from runtime.errors import LogClosedError, OutlastError
 
 log = logging.getLogger("outlast.driver")
@@ -39,6 +41,7 @@ class _Piece:
     ends: list[int]
     key: str | None = None
     stored: asyncio.Future[int] | None = None
+    mark: Mark | None = None  # of where its last line ends
 
 
 @dataclass(slots=True)
@@ -71,10 +74,10 @@ class Appender:
         self._idle.set()
         self._ended: OutlastError | None = None
 
-    def put_journal(self, chunks: list[bytes], ends: list[int]) -> None:
-        """Take the new chunks of whole lines. Ask `room` before reading on."""
+    def put_journal(self, chunks: list[bytes], ends: list[int], mark: Mark | None = None) -> None:
+        """Take the new chunks of whole lines, `mark` being of the end of the last. Ask `room` before reading on."""
         if chunks:
-            self._put(_Piece(Band.JOURNAL, chunks, ends))
+            self._put(_Piece(Band.JOURNAL, chunks, ends, mark=mark))
 
     async def room(self) -> None:
         """Wait until there is room for more. Raises what ended the appender."""
@@ -149,6 +152,8 @@ class Appender:
         count = len(taken[0].chunks)
         size = sum(map(len, taken[0].chunks))
         while taken[0].band is Band.JOURNAL and self._pieces and self._pieces[0].band is Band.JOURNAL:
+            if taken[-1].mark is not None:
+                break  # a checkpoint is of the end of its append
             piece = self._pieces[0]
             piece_size = sum(map(len, piece.chunks))
             if count + len(piece.chunks) > MAX_CHUNKS or size + piece_size > MAX_BYTES:
@@ -170,7 +175,9 @@ class Appender:
             ends=pack_ends([end for piece in pieces for end in piece.ends]),
             key=pieces[0].key,
         )
-        outcome = await self._authority.submit(Append(batch=batch, max_log_bytes=self._max_log_bytes))
+        checkpoint = self._checkpoint(pieces[-1].mark, batch, chunks)
+        op = Append(batch=batch, max_log_bytes=self._max_log_bytes, checkpoint=checkpoint)
+        outcome = await self._authority.submit(op)
         match outcome:
             case Appended():
                 self._stored(pieces, chunks, outcome)
@@ -179,6 +186,13 @@ class Appender:
                 raise to_error(outcome)
             case _:
                 raise to_error(cast("Refusal", outcome))
+
+    def _checkpoint(self, mark: Mark | None, batch: Batch, chunks: list[bytes]) -> Checkpoint | None:
+        if mark is None:
+            return None
+        then_open = self._open.copy()
+        then_open.feed(chunks)
+        return mark.at(batch, then_open.state())
 
     def _stored(self, pieces: list[_Piece], chunks: list[bytes], outcome: Appended) -> None:
         self._pending -= len(chunks)

@@ -9,6 +9,7 @@ import logging
 from typing import Any
 
 from runtime.core.batch import Batch
+from runtime.core.ops import Claimed
 from runtime.engine.clock import Threads
 from runtime.engine.tails import NoSegments, Segments, Tail
 from runtime.errors import StoreError
@@ -37,6 +38,14 @@ class Cold:
     async def page(self, run_id: str, after: int) -> list[Batch]:
         """Return the next stored batches past `after`, about PAGE_BYTES of them: what one answer carries."""
         return await self._threads.read(lambda: self._store.read_batches(run_id, after, PAGE_BYTES))
+
+    async def with_first_page(self, claimed: Claimed) -> Claimed:
+        """Return the answer to a claim with the run's checkpoint and the first page after it; more comes by `page`,
+        while the lease is renewed."""
+        run_id = claimed.head.run_id
+        checkpoint = await self._threads.read(lambda: self._store.read_checkpoint(run_id))
+        first = await self.page(run_id, 0 if checkpoint is None else checkpoint.seq)
+        return Claimed(head=claimed.head, spec=claimed.spec, batches=first, checkpoint=checkpoint)
 
     async def log_up_to(self, run_id: str, next_seq: int) -> list[Batch]:
         """Return the stored batches of positions [0, `next_seq`), and none of what was stored since (P24).

@@ -3,8 +3,9 @@
 Before: `sandboxes/follow.py` yields the journal's bytes. After: `engine/appending.py` batches the chunks.
 
 One `drive` is one epoch's whole life, and it is the same for a first driver and for every successor: read the stored
-log in the claim's answer, replay the journal from byte 0 through a fresh translator, and let alignment keep what is
-not stored yet (P24). Wherever it stops, the next one can go on; wherever it is paused, its next write is refused (I1).
+log of the claim, replay the journal, and let alignment keep what is not stored yet (P24); all that from the last
+checkpoint on if it can be trusted, else from the start (P25). Wherever it stops, the next one can go on; wherever it is
+paused, its next write is refused (I1).
 
 Three things interrupt it: losing the epoch (stop, touch nothing), a recorded cancel (destroy, then finish as
 aborted), and a handover (stop; the successor is being made). A finish that is under way is not interrupted: the
@@ -15,29 +16,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any, TypeVar
 
 from runtime.core import chunk
 from runtime.core.align import BandAligner
-from runtime.core.batch import Band
 from runtime.core.launch import AgentExit, ExitKind
-from runtime.core.open_items import OpenItems
 from runtime.core.ops import Claimed, ClaimRun, Note, Outcome
 from runtime.core.record import Claimant, ClaimReason, Head, RunSpec
 from runtime.engine.appending import Appender, Progress
 from runtime.engine.authority import Authority, repeat
-from runtime.engine.claimed_log import pages
+from runtime.engine.checkpointing import Marker
+from runtime.engine.claimed_log import ClaimedLog
 from runtime.engine.concluding import Conclusion, DriveEnd
 from runtime.engine.finishing import failed, failed_by
 from runtime.engine.following import Follower, Limits
 from runtime.engine.plugins import pick, translator_of
 from runtime.engine.preparing import Preparer, reaching
+from runtime.engine.resuming import Start, find_start
 from runtime.engine.tools import Tools
 from runtime.errors import AgentError, LogClosedError, OutlastError, OwnershipLost
-from runtime.ports import Ending, Sandbox
+from runtime.ports import Ending, Resumable, Sandbox, Translator
 
 log = logging.getLogger("outlast.driver")
+
+T = TypeVar("T")
 
 PROGRESS_AFTER_S = 30.0  # P19: aligned, and then followed for this long
 
@@ -107,12 +111,13 @@ class _Drive:
         self.harness = pick(tools.harnesses, self.spec.harness)
         self.provider = pick(tools.providers, self.spec.provider)
         self.authority = Authority(tools.log, claimed.head, tools.clock, tools.lease_ttl_s, asked)
-        self.open_items = OpenItems()
-        self.claimed = claimed
-        self.progress = Progress(next_seq=claimed.head.next_seq)
-        self.appender = Appender(self.authority, self.progress, self.open_items, self.spec.limits.max_log_bytes)
+        self.log = ClaimedLog(tools.log, claimed)
+        self.progress = Progress(next_seq=claimed.head.next_seq, keys=self.log.keys)
+        self.appender = Appender(self.authority, self.progress, self.log.open_items, self.spec.limits.max_log_bytes)
         self.aligner = BandAligner([])
-        self.conclusion = Conclusion(tools, claimed.head, self.authority, self.appender, self.open_items, self.provider)
+        self.conclusion = Conclusion(
+            tools, claimed.head, self.authority, self.appender, self.log.open_items, self.provider
+        )
 
     @property
     def head(self) -> Head:
@@ -123,27 +128,14 @@ class _Drive:
         """Drive to an end; the renewal and the appender live exactly as long."""
         helpers = [asyncio.create_task(self._renew()), asyncio.create_task(self.appender.run())]
         try:
-            await self._read_log()
+            await self.log.read(self.authority.count)
+            self.aligner = BandAligner(self.log.journal)
             return await self._run()
         finally:
             for helper in helpers:
                 helper.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)
             self.appender.close(LogClosedError(self.run_id))
-
-    async def _read_log(self) -> None:
-        """Take the claim's log (P24): what is open in it, whose effects it holds, what a replay must meet."""
-        journal = []
-        async for page in pages(self.authority.log, self.claimed):
-            self.authority.count()
-            for batch in page:
-                self.open_items.feed(batch.chunks())
-                if batch.key is not None:
-                    self.progress.keys[batch.key] = batch.next_seq
-                if batch.band is Band.JOURNAL:
-                    journal.append(batch)
-            await asyncio.sleep(0)
-        self.aligner = BandAligner(journal)
 
     async def _run(self) -> DriveEnd:
         orders = self.authority.orders
@@ -191,14 +183,17 @@ class _Drive:
         if self.harness is None or self.provider is None:
             what = f"harness {self.spec.harness!r}" if self.harness is None else f"provider {self.spec.provider!r}"
             return failed("launch_failed", f"This instance has no {what}. Check OUTLAST_HARNESSES and PROVIDERS."), None
-        translator = translator_of(
-            self.harness, self.run_id, self.spec
-        )  # before anything is launched that it must read
-        preparer = Preparer(self.tools, self.authority, self.spec, self.harness, self.provider)
+        harness = self.harness
+        fresh = partial(translator_of, harness, self.run_id, self.spec)
+        fresh()  # before anything is launched that it must read
+        preparer = Preparer(self.tools, self.authority, self.spec, harness, self.provider)
         self.conclusion.preparer = preparer
         sandbox: Sandbox = await self.authority.ticking(preparer.ready())
         self.conclusion.sandbox = sandbox
-        follower = Follower(sandbox, translator, self.aligner, self.appender, self.authority.count, self._limits())
+        start = await self._start(sandbox, fresh)
+        follower = Follower(
+            sandbox, start, self.aligner, self.appender, self.authority.count, self._limits(), self._marker(start)
+        )
         if (stopped_by := await follower.follow()) is not None:
             return stopped_by, None
         exit = await self._exit(sandbox, follower.no_exit)
@@ -206,7 +201,30 @@ class _Drive:
         if self.aligner.remaining:
             return self._shorter(exit, follower.cut)
         await self.authority.ticking(self.appender.drain())
-        return translator.finish(exit, stderr), exit
+        return start.translator.finish(exit, stderr), exit
+
+    async def _start(self, sandbox: Sandbox, fresh: Callable[[], Translator]) -> Start:
+        """Return where to begin; at byte 0 the replay is to meet everything that is stored."""
+        finding = self._reaching(lambda: find_start(self.log.checkpoint, sandbox, self.spec, fresh))
+        start: Start = await self.authority.ticking(finding)
+        if start.position == 0 and self.log.checkpoint is not None:
+            self.aligner = BandAligner(await self.log.whole_journal(self.authority.count))
+        return start
+
+    def _marker(self, start: Start) -> Marker | None:
+        """Return what takes this drive's checkpoints; None if its translator cannot be put aside."""
+        if start.journal_id is None or not isinstance(start.translator, Resumable):
+            return None
+        return Marker(
+            self.tools.pace,
+            start.translator,
+            start.journal_id,
+            self.spec.harness,
+            self.spec.translator_version,
+            position=start.position,
+            journal_chunks=start.journal_chunks,
+            before=start.before,
+        )
 
     def _limits(self) -> Limits:
         started_ms = self.head.started_at or self.tools.clock.wall_ms()
@@ -224,7 +242,7 @@ class _Drive:
     async def _exit(self, sandbox: Sandbox, no_exit: bool) -> AgentExit:
         if no_exit:
             return AgentExit(kind=ExitKind.NO_EXIT, journal_length=0)
-        exit = await reaching(sandbox.exit, self.tools.clock, self.tools.sandbox_return_s)
+        exit = await self._reaching(sandbox.exit)
         return exit or AgentExit(kind=ExitKind.LOST, journal_length=0)
 
     def _shorter(self, exit: AgentExit, cut: AgentError | None) -> tuple[Ending, AgentExit | None]:
@@ -235,6 +253,9 @@ class _Drive:
             return failed_by(cut), exit
         left = self.aligner.remaining
         return failed("journal_diverged", f"The journal's replay ended {left} chunks before the stored log."), exit
+
+    async def _reaching(self, call: Callable[[], Awaitable[T]]) -> T:
+        return await reaching(call, self.tools.clock, self.tools.sandbox_return_s)
 
     # --- life signs ---
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from runtime.core.open_items import OpenItems
 from runtime.core.ops import Claimed, ClaimRun, Finished, MustAbort, Note, Outcome
 from runtime.core.record import Claimant, ClaimReason, Head, Launch
 from runtime.engine.authority import Authority, repeat
-from runtime.engine.claimed_log import pages
+from runtime.engine.claimed_log import ClaimedLog
 from runtime.engine.finishing import aborted, build_finish
 from runtime.engine.plugins import pick
 from runtime.errors import AgentError
@@ -52,13 +51,11 @@ async def end_run(
 
 
 async def _finish(authority: Authority, claimed: Claimed, ending: Ending) -> Outcome:
-    open_items = OpenItems()
-    async for page in pages(authority.log, claimed):
-        for batch in page:
-            open_items.feed(batch.chunks())
+    log = ClaimedLog(authority.log, claimed)
+    await log.read()
     head = claimed.head
     pending = head.sandbox_key is not None
-    finish = build_finish(head, authority.epoch, head.next_seq, ending, open_items, destroy_pending=pending)
+    finish = build_finish(head, authority.epoch, head.next_seq, ending, log.open_items, destroy_pending=pending)
     return await authority.submit(finish)
 
 

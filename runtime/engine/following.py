@@ -1,4 +1,4 @@
-"""From journal bytes to chunks in the appender's hands: frame, translate, align.
+"""From journal bytes to chunks in the appender's hands: frame, translate, align, and mark where to go on (P25).
 
 Each piece of the journal becomes lines, each line chunks, and alignment keeps those that the log does not hold yet.
 Nothing here decides how a run ends, except by the bounds that were chosen in advance for it (I6): its run limit, its
@@ -15,9 +15,11 @@ from runtime.core import chunk
 from runtime.core.align import BandAligner
 from runtime.core.framing import Framed, Framer
 from runtime.engine.appending import Appender
+from runtime.engine.checkpointing import Mark, Marker
 from runtime.engine.finishing import failed
+from runtime.engine.resuming import Start
 from runtime.errors import JournalReplayDivergedError, SandboxUnreachable
-from runtime.ports import Clock, Ending, Sandbox, Translator
+from runtime.ports import Clock, Ending, Sandbox
 
 # An agent that said its result should exit; one CLI stays 5 s after it when offline.
 RESULT_GRACE_S = 15.0
@@ -37,26 +39,29 @@ class Limits:
 
 
 class Follower:
-    """Follows one journal from byte 0 to its end."""
+    """Follows one journal from where it is told to start to its end. Without a marker no checkpoints are taken."""
 
     def __init__(
         self,
         sandbox: Sandbox,
-        translator: Translator,
+        start: Start,
         aligner: BandAligner,
         appender: Appender,
         count: Callable[[], None],
         limits: Limits,
+        marker: Marker | None = None,
     ) -> None:
         self.no_exit = False
         self.cut: JournalReplayDivergedError | None = None  # the partial last line is not what the log holds there
         self._sandbox = sandbox
-        self._translator = translator
+        self._translator = start.translator
+        self._made = start.journal_chunks  # by the journal so far
+        self._marker = marker
         self._aligner = aligner
         self._appender = appender
         self._count = count
         self._limits = limits
-        self._framer = Framer(0, limits.max_line_bytes)
+        self._framer = Framer(start.position, limits.max_line_bytes)
         self._begun = limits.clock.monotonic()
         self._heard = self._begun
         self._result_at: float | None = None
@@ -98,6 +103,8 @@ class Follower:
                 piece, stop = await self._next(pieces)
                 if piece is None:
                     return stop
+                if self._marker is not None:
+                    self._marker.read(piece)
                 self._feed(self._framer.feed(piece))
                 await self._room()
                 if (stop := self._bound_reached()) is not None:
@@ -157,5 +164,9 @@ class Follower:
             for data in made:
                 chunks.append(data)
                 ends.append(end)
+        self._made += len(chunks)
         new = self._aligner.feed(chunks)
-        self._appender.put_journal(new, ends[len(ends) - len(new) :])
+        self._appender.put_journal(new, ends[len(ends) - len(new) :], self._mark() if new and not torn else None)
+
+    def _mark(self) -> Mark | None:
+        return self._marker.mark(self._framer.line_start, self._made) if self._marker is not None else None

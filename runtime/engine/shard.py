@@ -130,8 +130,7 @@ class Shard(Questions):
         """Decide and store one operation; answered when durable. Raises StoreError, ShardSuperseded."""
         outcome = await self._committer.submit(op)
         if isinstance(outcome, Claimed):
-            first = await self._cold.page(outcome.head.run_id, 0)  # more comes by `batches`, while the lease is renewed
-            outcome = Claimed(head=outcome.head, spec=outcome.spec, batches=first)
+            outcome = await self._cold.with_first_page(outcome)
         return outcome
 
     async def pulse(self, run_id: str, epoch: int, tick: int) -> Pulse:

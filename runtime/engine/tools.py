@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from runtime.core.record import Head
+from runtime.engine.checkpointing import Pace
 from runtime.ports import Clock, Harness, LogPort, SandboxProvider
 
 # Returns the thread's earlier messages (AG-UI), oldest first, without those of the run itself.
@@ -26,3 +27,4 @@ class Tools:
     lease_ttl_s: float
     sandbox_return_s: float
     home: str | None = None  # the host that has the thread's workspace, if the run is bound to one (P18)
+    pace: Pace = field(default_factory=Pace)  # of checkpoints

@@ -198,7 +198,7 @@ def test_a_strict_client_accepts_the_end_of_what_it_accepted_so_far(log: list[Ev
         assert accepted_by_a_strict_client([*log, *closers(*log), FINISHED])
 
 
-@given(st.lists(events(), max_size=30), st.integers(0, 30))
+@given(st.lists(steps, max_size=20), st.integers(0, 20))
 def test_put_aside_anywhere_it_closes_the_same(log: list[Event], cut: int) -> None:
     begun = items(*log[:cut])
     resumed = OpenItems()

@@ -10,6 +10,7 @@ from typing import Any, cast
 from runtime.core.batch import Band, Batch, pack_ends
 from runtime.core.ops import Append, Claimed, ClaimRun, Create, Created, Finish, Op, Outcome
 from runtime.core.record import Claimant, ClaimReason, Head, Limits, OnDisconnect, RunError, RunSpec, Status
+from runtime.engine.checkpointing import Pace
 from runtime.engine.concluding import DriveEnd
 from runtime.engine.driver import Driver
 from runtime.engine.shard import Shard
@@ -87,6 +88,7 @@ class Stage:
         self.scripts: dict[str, Script] = {RUN: script or Script()}
         self.world = World(self.loop, self.scripts)
         self.threads = SimThreads(self.loop.rng, slow_s)
+        self.pace = Pace()
 
     async def open(self, segments: Segments | None = None) -> Shard:
         return await Shard.open(
@@ -113,6 +115,7 @@ class Stage:
             lease_ttl_s=self.settings.lease_ttl_s,
             sandbox_return_s=30.0,
             home=home,
+            pace=self.pace,
         )
         return Driver(run_id, tools, claimant(name))
 

@@ -91,7 +91,7 @@ def test_a_long_log_comes_in_pages_and_only_up_to_the_claim(monkeypatch: pytest.
         claimed = await shard.submit(claim(1, "next"))
         assert isinstance(claimed, Claimed)
         await shard.submit(append(20, "later", epoch=2))
-        found = [page async for page in pages(shard, claimed)]
+        found = [page async for page in pages(shard, RUN, 0, claimed.head.next_seq, claimed.batches)]
         assert len(found) > 2
         assert [batch.seq for page in found for batch in page] == list(range(20))
 

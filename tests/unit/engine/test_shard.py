@@ -34,7 +34,9 @@ def test_a_claim_answers_with_the_log_of_its_transaction() -> None:
         assert again == claimed
         await shard.submit(append(20, "B", epoch=2))
         assert claimed.batches
-        assert [one.seq async for page in pages(shard, claimed) for one in page] == list(range(20))
+        assert [
+            one.seq async for page in pages(shard, RUN, 0, claimed.head.next_seq, claimed.batches) for one in page
+        ] == list(range(20))
 
     play(1, acts())
 
