@@ -202,7 +202,7 @@ class LocalProvider:
             self._wait_for(workspace, key)
             workspace.mkdir(parents=True, exist_ok=True)
             meta = Meta(key=key, workspace=str(workspace))
-            fresh = home.with_name(f"{home.name[:200]}{NEW}{secrets.token_hex(4)}")
+            fresh = home.with_name(f"{home.name}{NEW}{secrets.token_hex(4)}")  # of at most 200 and 12 characters
             fresh.mkdir(mode=0o700, parents=True)
             _write_durably(fresh / META, msgspec.json.encode(meta))
             try:
@@ -236,7 +236,11 @@ class LocalProvider:
 
 
 def _destroy(home: Path, key: str) -> None:
-    """Complete an earlier destroy, then do this one (see the module's docstring). Blocks."""
+    """Complete an earlier destroy, then do this one (see the module's docstring). Blocks.
+
+    What a `create` of the key is still making goes first: it then fails, or has become the sandbox that goes next."""
+    for fresh in home.parent.glob(f"{home.name}{NEW}*"):
+        _remove(fresh)
     gone = home.with_name(home.name + GONE)
     while True:
         if gone.exists():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,22 @@ async def test_an_interrupted_destroy_is_listed_and_completed(provider: LocalPro
     await provider.destroy(sandbox.key)
     assert await provider.list() == []
     assert carrying("AGENT_SANDBOX", sandbox.key) == []
+
+
+async def test_what_a_create_is_still_making_goes_with_a_destroy(
+    provider: LocalProvider, sandbox: LocalSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a driver that stands still in the middle of it, or was killed there."""
+    key, write = provider.key("run-2"), local._write_durably
+
+    def write_slowly(path: Path, data: bytes) -> None:
+        write(path, data)
+        asyncio.run(provider.destroy(key))
+
+    monkeypatch.setattr(local, "_write_durably", write_slowly)
+    with pytest.raises(LaunchFailed, match="could not be made"):
+        await provider.create(key, "thread-2")
+    assert [path.name for path in sandbox._home.parent.iterdir()] == ["run-1"]
 
 
 async def test_a_sandbox_that_was_destroyed_is_lost_to_who_still_holds_it(
