@@ -107,8 +107,9 @@ class SupervisorActor:
             shard_of=lambda run_id: shards[shard_of(run_id, settings.shards)],
         )
         await supervisor.open()
+        orphans = returning.Orphans(lambda run_id: shards[shard_of(run_id, settings.shards)], self._providers)
         works: dict[str, Callable[[], Awaitable[None]]] = {
-            "giving back": partial(self._give_back, list(shards.values())),
+            "giving back": partial(self._give_back, list(shards.values()), orphans),
             "looking at the nodes": self._nodes.look_forever,
             "warming the nodes": warm.turn,
             "head-room": partial(self._keep_room, supervisor, HeadRoom()),
@@ -121,9 +122,10 @@ class SupervisorActor:
     def _shards(self) -> dict[int, ShardClient]:
         return {shard: ShardClient(shard, self._settings.namespace) for shard in range(self._settings.shards)}
 
-    async def _give_back(self, shards: list[ShardClient]) -> None:
-        """Destroy what ended runs left, at once after a start and then every REAP_INTERVAL_S (P19)."""
+    async def _give_back(self, shards: list[ShardClient], orphans: returning.Orphans) -> None:
+        """Destroy what ended runs left, at once after a start and then every REAP_INTERVAL_S (P19, P22)."""
         await returning.give_back(shards, self._providers, SystemClock())
+        await orphans.end()
         await asyncio.sleep(self._settings.reap_interval_s)
 
     async def _keep_room(self, supervisor: Supervisor, room: HeadRoom) -> None:

@@ -3,15 +3,21 @@
 A finish says on the record that a destroy is pending; whoever destroys takes it back. The record is terminal by then,
 so nobody can claim it any more: the note is made under its last epoch, and says only what the sandbox's own host has
 just proven. Destroying twice is harmless, so a driver that is still at it does not have to be asked.
+
+And one that nobody remembers: a driver that stood still just before its `create`, and went on after its run had ended,
+makes a sandbox that no record tells of. It holds the thread's workspace, so the thread's next run would wait for it in
+vain (P18). `Orphans` asks each provider what there is, and the store whose that is.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
+from runtime.core.names import Flaw, decode_name
 from runtime.core.ops import Note
 from runtime.core.record import Head, Launch
+from runtime.engine.plugins import pick
 from runtime.engine.preparing import CREATE_DEADLINE_S
 from runtime.errors import OutlastError
 from runtime.ports import Clock, SandboxProvider, ShardPort
@@ -50,3 +56,55 @@ async def _give_back(shard: ShardPort, providers: Mapping[str, SandboxProvider],
         return False  # a `create` of a lost driver may still be under way: look again (P21)
     await shard.submit(Note(run_id=head.run_id, epoch=head.driver_epoch, destroy_pending=False))
     return True
+
+
+class Orphans:
+    """Ends sandboxes of our own deployment whose run the store says has ended and given everything back (P22).
+
+    Deliberately not: an age. An ended run is ended for ever (I5), its key is nobody else's, and nothing may be made for
+    it any more; whoever waits for the workspace would wait for that age. What the store does not know, or does not
+    answer about, is kept and reported once."""
+
+    def __init__(self, shard_of: Callable[[str], ShardPort], providers: Mapping[str, SandboxProvider]) -> None:
+        self._shard_of = shard_of
+        self._providers = providers
+        self._reported: set[str] = set()
+
+    async def end(self) -> int:
+        """Destroy every orphan; return how many there were. What fails is tried the next time."""
+        ended = 0
+        for name in self._providers:
+            provider = pick(self._providers, name)
+            try:
+                keys = [] if provider is None else await provider.list()
+            except Exception as error:  # noqa: BLE001 - a plugin's trouble is no other provider's
+                log.warning("provider %s does not say what there is: %s", name, error)
+                continue
+            for key in keys:
+                assert provider is not None
+                try:
+                    ended += await self._end(provider, key)
+                except Exception as error:  # noqa: BLE001 - the same
+                    log.warning("sandbox %s: not looked after: %s", key, error)
+        return ended
+
+    async def _end(self, provider: SandboxProvider, key: str) -> bool:
+        run_id = decode_name(key.rpartition("/")[2])
+        if isinstance(run_id, Flaw) or provider.key(run_id) != key:
+            self._report(key, "its key does not say whose it is")
+            return False
+        stored = await self._shard_of(run_id).record(run_id)
+        if stored is None:
+            self._report(key, "the store does not know its run")
+            return False
+        head = stored[0]
+        if not head.status.terminal or head.destroy_pending:
+            return False  # somebody's, or `give_back`'s
+        await provider.destroy(key)
+        log.warning("sandbox %s: it was made after its run had ended, and is destroyed", key)
+        return True
+
+    def _report(self, key: str, why: str) -> None:
+        if key not in self._reported:
+            self._reported.add(key)
+            log.warning("sandbox %s is kept: %s", key, why)

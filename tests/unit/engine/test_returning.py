@@ -7,8 +7,8 @@ from typing import Any, cast
 from runtime.core.ops import Note, Op
 from runtime.core.record import Head, RunSpec, Status
 from runtime.engine.clock import SystemClock
-from runtime.engine.returning import give_back
-from runtime.errors import SandboxUnreachable
+from runtime.engine.returning import Orphans, give_back
+from runtime.errors import SandboxUnreachable, StoreUnavailable
 from runtime.ports import SandboxProvider, ShardPort
 from runtime.settings import Settings
 from runtime.stores.memory import MemoryStore
@@ -36,7 +36,16 @@ class Provider:
 
     def __init__(self) -> None:
         self.destroyed: list[str] = []
+        self.there: list[str] = []
         self.unreachable = False
+
+    def key(self, run_id: str) -> str:
+        return f"here/{run_id}"
+
+    async def list(self) -> list[str]:
+        if self.unreachable:
+            raise SandboxUnreachable("its host does not answer")
+        return list(self.there)
 
     async def destroy(self, key: str) -> None:
         if self.unreachable:
@@ -76,6 +85,59 @@ async def test_a_provider_that_is_not_here_destroys_nothing() -> None:
     driver, _, shards, _ = ended_run()
     assert await give_back(shards, {}, SystemClock()) == 0
     assert driver.head().destroy_pending
+
+
+class Silent:
+    """A shard that does not answer."""
+
+    async def record(self, run_id: str) -> tuple[Head, RunSpec] | None:
+        raise StoreUnavailable(f"no answer about {run_id}")
+
+
+def orphans_of(driver: ShardDriver | None, provider: Provider) -> Orphans:
+    shard = cast("ShardPort", Silent() if driver is None else Direct(driver))
+    return Orphans(lambda _: shard, {"other": cast("SandboxProvider", provider)})
+
+
+async def test_a_sandbox_that_was_made_after_its_run_had_ended_is_destroyed() -> None:
+    """A driver that stood still just before its `create`: the run ends under another, and then it goes on."""
+    driver, provider, shards, providers = ended_run()
+    await give_back(shards, providers, SystemClock())
+    provider.destroyed.clear()
+    provider.there = ["here/run-1"]
+    assert await orphans_of(driver, provider).end() == 1
+    assert provider.destroyed == ["here/run-1"]
+
+
+async def test_no_sandbox_of_a_run_that_is_not_over_or_not_known_is_an_orphan() -> None:
+    driver, provider = ShardDriver(MemoryStore()), Provider()
+    driver.start()
+    provider.there = ["here/run-1", "here/another", "elsewhere/run-1", "here/not_decodable"]
+    assert await orphans_of(driver, provider).end() == 0
+    assert provider.destroyed == []
+
+
+async def test_a_destroy_that_is_pending_is_not_done_twice() -> None:
+    driver, provider, _, _ = ended_run()
+    provider.there = ["here/run-1"]
+    assert await orphans_of(driver, provider).end() == 0
+
+
+async def test_a_sandbox_is_kept_while_the_store_does_not_say_whose_it_is() -> None:
+    provider = Provider()
+    provider.there = ["here/run-1"]
+    assert await orphans_of(None, provider).end() == 0
+    assert provider.destroyed == []
+
+
+async def test_a_provider_that_does_not_answer_is_asked_again() -> None:
+    driver, provider, shards, providers = ended_run()
+    await give_back(shards, providers, SystemClock())
+    provider.there, provider.unreachable = ["here/run-1"], True
+    orphans = orphans_of(driver, provider)
+    assert await orphans.end() == 0
+    provider.unreachable = False
+    assert await orphans.end() == 1
 
 
 def test_the_interval_is_a_setting() -> None:
