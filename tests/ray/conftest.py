@@ -1,4 +1,4 @@
-"""The way from this process to the actors of the shared instance."""
+"""The way from this process to the actors of the shared instance, and an instance that can be frozen at each step."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from freezing import Stops
 from instance import Instance
 
 from actors import ray_access
@@ -35,3 +36,37 @@ def cluster(instance: Instance, ray_driver: Any) -> RayCluster:
     """Return the actors of the shared instance as a gateway replica sees them."""
     deployment = (instance.data_dir / "deployment").read_text().strip()
     return RayCluster(load(instance.env), deployment)
+
+
+@pytest.fixture(scope="session")
+def stops(tmp_path_factory: pytest.TempPathFactory) -> Stops:
+    """Return where the parts of `frozen` are told to stop."""
+    return Stops(tmp_path_factory.mktemp("frozen") / "stops")
+
+
+@pytest.fixture(scope="session")
+def frozen_instance(tmp_path_factory: pytest.TempPathFactory, stops: Stops) -> Iterator[Instance]:
+    settings = {
+        **stops.settings,
+        "OUTLAST_LEASE_TTL_S": "1",
+        "OUTLAST_START_TTL_S": "2",
+        "OUTLAST_REAP_INTERVAL_S": "1",
+        "OUTLAST_MAX_RUNS": "60",
+        "OUTLAST_WARM_WORKERS": "4",
+    }
+    frozen = Instance(tmp_path_factory.mktemp("frozen-instance"), settings)
+    try:
+        frozen.start()
+        yield frozen
+        assert frozen.stop() == 0
+        assert not frozen.sandboxes(), "runs left sandboxes behind"
+    finally:
+        frozen.close()
+
+
+@pytest.fixture
+def frozen(frozen_instance: Instance) -> Iterator[Instance]:
+    """Yield an instance whose processes stop at the steps that `stops` orders; every part answers before and after."""
+    frozen_instance.wait_ready(within_s=40)
+    yield frozen_instance
+    frozen_instance.wait_ready(within_s=40)
