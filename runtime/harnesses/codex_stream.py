@@ -101,7 +101,7 @@ class CodexTranslator:
             return self._said
         if exit.kind is not ExitKind.EXITED or exit.code is None or exit.signal is not None:
             return None
-        return read_failed(self._complaint, self._run_id, self._blocks.model, NAME)
+        return self._word(self._complaint)
 
     def _read(self, line: dict[str, Any], out: list[bytes]) -> bool:
         """Add the chunks of a line; False if it is to be RAW."""
@@ -119,7 +119,7 @@ class CodexTranslator:
         elif kind == "thread.started":
             return self._read_thread(line.get("thread_id"), out)
         elif kind in (TURN_COMPLETED, TURN_FAILED):
-            self._read_end(kind, line, out)
+            self._read_end(line, out)
             return True
         return False
 
@@ -188,15 +188,16 @@ class CodexTranslator:
             del self._calls[cli_id]
         return True
 
-    def _read_end(self, kind: str, line: dict[str, Any], out: list[bytes]) -> None:
+    def _read_end(self, line: dict[str, Any], out: list[bytes]) -> None:
         self._blocks.close(out)
         self._interrupt(out)
         if self._said is not None:
             out.append(chunk.raw_event(self._said.printed, NAME))
-        model = self._blocks.model
-        if kind == TURN_COMPLETED:
-            self._said = read_completed(line, self._run_id, self._thread_id, model, NAME)
-        else:
-            self._said = read_failed(line, self._run_id, model, NAME)
+        self._said = self._word(line)
         self._working = False
-        self._complaint = None
+
+    def _word(self, line: dict[str, Any]) -> Said:
+        """Return what the end of a turn, or an `error`, says."""
+        if line["type"] == TURN_COMPLETED:
+            return read_completed(line, self._run_id, self._thread_id, self._blocks.model, NAME)
+        return read_failed(line, self._run_id, self._blocks.model, NAME)

@@ -114,6 +114,11 @@ def test_a_call_opens_once_and_its_end_opens_one_that_never_began() -> None:
     assert begun[-1]["content"] == '{"exit_code":0}'
 
 
+def test_a_result_holds_what_else_is_known_and_no_nulls() -> None:
+    (*_, result) = told(command("completed", aggregated_output="", exit_code=None, duration_ms=7, status="failed"))
+    assert result["content"] == '{"aggregated_output":"","duration_ms":7,"status":"failed"}'
+
+
 def test_a_second_start_and_an_update_of_a_call_are_raw() -> None:
     again, update = command("started", note=1), command("updated", aggregated_output="half")
     found = told(command("started"), again, update)
@@ -151,6 +156,14 @@ def test_a_refused_command_is_an_output_error() -> None:
         ({"result": {"content": [{"type": "image"}]}}, '{"content":[{"type":"image"}]}'),
         ({"result": {"content": [], "structured_content": None}}, '{"content":[],"structured_content":null}'),
         ({"result": [1]}, "[1]"),
+        (
+            {"result": {"content": [{"type": "image"}], "structured_content": {"b": 1}}},
+            '{"content":[{"type":"image"}],"structured_content":{"b":1}}',
+        ),
+        (
+            {"result": {"content": [{"type": "text", "text": "a"}, {"type": "image"}]}},
+            '{"content":[{"type":"text","text":"a"},{"type":"image"}]}',
+        ),
     ],
 )
 def test_the_result_of_a_foreign_tool_is_its_text_or_what_there_is(given: dict[str, Any], content: str) -> None:
