@@ -64,7 +64,7 @@ def test_sigterm_cuts_streams_in_mid_body_leaves_agents_and_the_next_serve_compl
         assert mortal.stop() == 0
         assert watch.cuts >= 1  # it came back at once, and was cut again while streams drained
         assert watch.refusal is None
-        assert mortal.processes() == []
+        assert [command_line(who.pid) for who in mortal.processes()] == []
         assert mortal.agents(run)
         assert "1 run(s) go on without us" in mortal.said
         assert "Traceback" not in mortal.said
