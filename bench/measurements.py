@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import delivery
 import memory
 import pure
+import replacing
 import stale
 import starting
 import takeovers
@@ -39,6 +40,7 @@ GROUPS = (
     Group(("viewers200_p99_ms",), delivery.viewers),
     Group(("stale_appends",), stale.stale),
     Group(("takeover_cold_p50_ms", "takeover_cold_p99_ms"), takeovers.cold, cold=True),
+    Group(("cluster_replace_per_run_ms",), alone=replacing.replace_cluster),
     Group(("translate_lines_per_s",), alone=pure.translate),
     Group(("align_chunks_per_s", "align_fingerprint_chunks_per_s"), alone=pure.align),
 )

@@ -36,10 +36,60 @@ TEXT = b'"type":"TEXT_MESSAGE_CONTENT"'
 class Served:
     """A running instance."""
 
-    def __init__(self, url: str, folder: Path) -> None:
-        self.url = url
+    def __init__(self, folder: Path, settings: Mapping[str, object]) -> None:
+        port = _free_port()
+        self.url = f"http://127.0.0.1:{port}"
         self.folder = folder
         self.data_dir = folder / "data"
+        env = {name: value for name, value in os.environ.items() if not name.startswith(("OUTLAST_", "RAY_"))}
+        env |= {f"OUTLAST_{name.upper()}": str(value) for name, value in settings.items()}
+        env |= {"OUTLAST_DATA_DIR": str(self.data_dir), "OUTLAST_PORT": str(port), "OUTLAST_LOG_LEVEL": "warning"}
+        env["PATH"] = f"{_agents(folder)}:{env.get('PATH', '/usr/bin:/bin')}"
+        self._env = env
+        self._log = folder / "serve.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    # --- life ---
+
+    async def start(self) -> None:
+        """Start `outlast serve`, the first one or another on the same data; return once it listens. Raises
+        BenchError."""
+        if self._process is not None:
+            await asyncio.to_thread(self._process.wait, STOP_TIMEOUT_S)
+        self._process = self._spawn()
+        for _ in range(START_TIMEOUT_S * 10):
+            if self._listens():
+                return
+            if self._process.poll() is not None:
+                break
+            await asyncio.sleep(0.1)
+        raise BenchError(f"`outlast serve` did not start:\n{self._log.read_text()[-2000:]}")
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        command = [str(Path(sys.executable).with_name("outlast")), "serve"]
+        with self._log.open("wb") as output:
+            return subprocess.Popen(command, env=self._env, stdout=output, stderr=output, start_new_session=True)
+
+    def _listens(self) -> bool:
+        assert self._process is not None
+        try:
+            told = json.loads((self.data_dir / "instance.json").read_text())
+        except (FileNotFoundError, ValueError):
+            return False
+        return bool(told["pid"] == self._process.pid)
+
+    async def stop(self) -> None:
+        """End it, and see it gone."""
+        process = self._process
+        if process is None:
+            return
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            await asyncio.to_thread(process.wait, STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
     # --- runs ---
 
@@ -142,31 +192,18 @@ def new_run() -> str:
 @asynccontextmanager
 async def instance(build: Path, **settings: object) -> AsyncIterator[Served]:
     """Serve from an empty data directory below `build` until the context ends, then remove it."""
-    process, folder, url = _start(build, settings)
+    folder = build / f"instance-{uuid.uuid4().hex[:8]}"
+    folder.mkdir(parents=True)
+    served = Served(folder, settings)
     try:
-        await _until_ready(process, folder)
-        served = Served(url, folder)
+        await served.start()
         try:
             yield served
         finally:
             await served.cancel_all()
     finally:
-        await _stop(process)
+        await served.stop()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _start(build: Path, settings: Mapping[str, object]) -> tuple[subprocess.Popen[bytes], Path, str]:
-    folder = build / f"instance-{uuid.uuid4().hex[:8]}"
-    folder.mkdir(parents=True)
-    port = _free_port()
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("OUTLAST_", "RAY_"))}
-    env |= {f"OUTLAST_{name.upper()}": str(value) for name, value in settings.items()}
-    env |= {"OUTLAST_DATA_DIR": str(folder / "data"), "OUTLAST_PORT": str(port), "OUTLAST_LOG_LEVEL": "warning"}
-    env["PATH"] = f"{_agents(folder)}:{env.get('PATH', '/usr/bin:/bin')}"
-    with (folder / "serve.log").open("wb") as output:
-        program = Path(sys.executable).with_name("outlast")
-        process = subprocess.Popen([program, "serve"], env=env, stdout=output, stderr=output, start_new_session=True)
-    return process, folder, f"http://127.0.0.1:{port}"
 
 
 def _agents(folder: Path) -> Path:
@@ -176,27 +213,6 @@ def _agents(folder: Path) -> Path:
     claude.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "{HERE / "replay_agent.py"}"\n')
     claude.chmod(0o755)
     return bin_folder
-
-
-async def _until_ready(process: subprocess.Popen[bytes], folder: Path) -> None:
-    mark, log = folder / "data" / "instance.json", folder / "serve.log"
-    for _ in range(START_TIMEOUT_S * 10):
-        if mark.exists():
-            return
-        if process.poll() is not None:
-            break
-        await asyncio.sleep(0.1)
-    raise BenchError(f"`outlast serve` did not start:\n{log.read_text()[-2000:]}")
-
-
-async def _stop(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
-    try:
-        await asyncio.to_thread(process.wait, STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def _free_port() -> int:
