@@ -18,7 +18,7 @@ from watching import Watch, check_whole
 
 from serve_app.ray_environment import free_port
 
-LINES = 400
+LINES, PER_SECOND = 500, 10.0  # longer than a stop and a start
 MARK = "OUTLAST_TEST_CLUSTER"
 
 
@@ -64,8 +64,8 @@ def test_a_stop_takes_every_driver_along_and_the_next_serve_on_the_same_cluster_
     guest.start()
     runs = [unique(f"guest-{number}") for number in range(3)]
     for run in runs[1:]:
-        guest.begin(run, numbered(LINES))
-    with Watch(guest, runs[0], numbered(LINES)) as watch:
+        guest.begin(run, numbered(LINES, PER_SECOND))
+    with Watch(guest, runs[0], numbered(LINES, PER_SECOND)) as watch:
         watch.until_lines(20)
         drivers = [guest.driver(run) for run in runs]
         assert guest.stop() == 0
