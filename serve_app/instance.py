@@ -53,6 +53,8 @@ def serve(settings: Settings) -> int:
     check_package_origin()
     _check_settings(settings)
     stop = _StopSignal()
+    if not settings.data_path.exists():
+        check_port(settings)  # before anything is left behind; a directory that is there may be another instance's
     with ExitStack() as stack:
         settings = stack.enter_context(data_directory(settings))
         deployment = prepare_store(settings)

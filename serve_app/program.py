@@ -28,6 +28,8 @@ from serve_app.commands.tail import tail
 from serve_app.commands.takeover import takeover
 from serve_app.trials import Refusal
 
+WHERE = ("--url", "--data-dir")
+
 
 class Program(click.Group):
     """A group whose errors are one line, and whose exit codes are those of the design."""
@@ -36,6 +38,13 @@ class Program(click.Group):
         """Return the commands as they were added: a newcomer's order."""
         del ctx
         return list(self.commands)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take where the instance is before the command, too: `outlast --url URL ps` is `outlast ps --url URL`."""
+        at = 0
+        while at < len(args) and args[at].partition("=")[0] in WHERE:
+            at += 1 if "=" in args[at] else 2
+        return super().parse_args(ctx, [*args[at : at + 1], *args[:at], *args[at + 1 :]])
 
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Run, and exit the process."""

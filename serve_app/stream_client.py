@@ -76,10 +76,13 @@ class RunStream:
         body: bytes | None = None,
         after: Offset = START,
         notice: Callable[[str], None],
+        begun: Callable[[], None] = lambda: None,
     ) -> None:
+        """`notice` hears of trouble that is tried again; `begun` of each request that the instance took."""
         self._instance = instance
         self._body = body
         self._notice = notice
+        self._begun = begun
         self._after = after
         self.run_id = run_id
         self.last_id: str | None = None
@@ -101,13 +104,12 @@ class RunStream:
                     return
                 raise Lost("The stream ended before the run did.", sent=True)
             except Lost as lost:
-                if not trial.failing:
-                    self._notice(f"{lost.why} Trying again.")
-                trial.wait(lost)
+                trial.wait(lost, self._notice)
 
     def _attempt(self, trial: Trial) -> Iterator[list[Envelope]]:
         with self._open() as response:
             trial.begin()
+            self._begun()
             if response.status_code == NO_CONTENT:
                 return
             lines = LineBuffer()

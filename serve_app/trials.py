@@ -62,11 +62,6 @@ class Trial:
         self._since: float | None = None
         self._pause_s = patience.pause_s
 
-    @property
-    def failing(self) -> bool:
-        """Return whether the last attempt failed."""
-        return self._since is not None
-
     def begin(self) -> None:
         """Note that the instance took the request."""
         self._begun = True
@@ -79,15 +74,18 @@ class Trial:
         """Note that the answer brought something new: the next pause is short again."""
         self._pause_s = self._patience.pause_s
 
-    def wait(self, lost: Lost) -> None:
-        """Pause before the next attempt. Raises the refusal in `lost`, or InstanceNotFound, when patience is at an
-        end."""
+    def wait(self, lost: Lost, notice: Callable[[str], None] = lambda _: None) -> None:
+        """Pause before the next attempt; `notice` hears of the first one. Raises the refusal in `lost`, or
+        InstanceNotFound, when patience is at an end."""
         now = time.monotonic()
-        self._since = now if self._since is None else self._since
+        failed_before = self._since is not None
+        self._since = self._since if self._since is not None else now
         self._reached = self._reached or lost.sent
         pause_s = max(self._pause_s, lost.retry_after_s)
         if now + pause_s > self._since + self._bound_s():
             raise lost.refusal or InstanceNotFound(lost.why)
+        if not failed_before:
+            notice(f"{lost.why} Trying again.")
         time.sleep(pause_s)
         self._pause_s = min(2 * self._pause_s, self._patience.longest_pause_s)
 

@@ -47,8 +47,10 @@ def look(instance: Instance) -> tuple[dict[str, Any] | None, Check]:
             return None, Check("instance", True, f"none runs in {instance.settings.data_path}: `outlast serve` does")
         readiness = instance.ask("GET", "/readyz", also=frozenset({NOT_READY}))
     except (InstanceNotFound, Refusal) as error:
-        gone = not named and not instance.lives()
-        return None, Check("instance", gone, f"{error.message}{' Its process is gone.' if gone else ''}")
+        if named or instance.lives():
+            return None, Check("instance", False, error.message)
+        here = f"none runs in {instance.settings.data_path}: the last one was lost without a stop"
+        return None, Check("instance", True, f"{here}; `outlast serve` takes its runs over")
     ready = bool(readiness.get("ready"))
     where = named or (info.url if info else "")
     return readiness, Check("instance", ready, f"{where} is {'ready' if ready else 'not ready: see the checks below'}")

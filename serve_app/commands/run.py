@@ -6,6 +6,7 @@ import json
 import math
 import sys
 import uuid
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any, NoReturn
 
@@ -48,8 +49,13 @@ def run(
     thread = thread or f"thread-{uuid.uuid5(uuid.NAMESPACE_OID, run_id)}"
     body = request_body(run_id, thread, read_message(message), props)
     show = show_for(as_json)
-    show.note(f"run {run_id} in thread {thread}")
-    stream = RunStream(instance, run_id, body=body, notice=show.note)
+    tell = once(lambda: show.note(f"run {run_id} in thread {thread}"))
+
+    def notice(text: str) -> None:
+        tell()  # it may have begun, and a person must know what to come back to
+        show.note(text)
+
+    stream = RunStream(instance, run_id, body=body, notice=notice, begun=tell)
     if not detach:
         return follow(stream, show)
     with closing(stream.batches()) as batches:
@@ -60,6 +66,17 @@ def run(
         click.echo(run_id)
     show.note(f"Started. Watch it with: outlast tail {run_id}")
     return Exit.DONE
+
+
+def once(say: Callable[[], None]) -> Callable[[], None]:
+    """Return `say` as something that is done the first time only."""
+    left = [say]
+
+    def saying() -> None:
+        while left:
+            left.pop()()
+
+    return saying
 
 
 def read_message(argument: str) -> str:

@@ -70,7 +70,7 @@ def test_a_stale_instance_json_is_no_failure(fake: FakeInstance, outlast: Outlas
     fake.down()
     result = outlast("doctor", "--json")
     assert result.exit_code == 0
-    assert "Its process is gone" in by_name(result.stdout)["instance"]["detail"]
+    assert "the last one was lost without a stop" in by_name(result.stdout)["instance"]["detail"]
 
 
 def test_a_named_instance_that_does_not_answer_is_a_failure(fake: FakeInstance, outlast: Outlast) -> None:

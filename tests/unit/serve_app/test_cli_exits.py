@@ -229,6 +229,30 @@ def test_url_names_an_instance_without_a_data_directory(fake: FakeInstance, outl
     assert json.loads(outlast("ps", "--json", "--url", fake.url).stdout)
 
 
+def test_where_the_instance_is_may_be_said_before_the_command(fake: FakeInstance, outlast: Outlast) -> None:
+    (outlast.data_dir / "instance.json").unlink()
+    fake.start("r")
+    for where in (["--url", fake.url], [f"--url={fake.url}"]):
+        (record,) = json.loads(outlast(*where, "ps", "--json").stdout)
+        assert record["runId"] == "r"
+    assert outlast("--data-dir", str(outlast.data_dir), "ps").exit_code == 5
+    assert outlast("--url", fake.url).exit_code == 2  # no command at all
+    assert outlast("--url").exit_code == 2
+    assert outlast("--url", fake.url, "serve").exit_code == 2  # it has no such option
+
+
+def test_a_run_that_is_refused_says_why_and_nothing_else(fake: FakeInstance, outlast: Outlast) -> None:
+    fake.faults.append(Refuse(409, "thread_active", "Thread t is busy."))
+    assert one_line(outlast("run", "x").stderr) == "outlast: Thread t is busy."
+
+
+def test_nobody_is_told_of_another_try_that_is_not_made(fake: FakeInstance, outlast: Outlast) -> None:
+    url = fake.url
+    fake.down()
+    result = outlast("run", "--url", url, "x", patience=Patience())
+    assert (result.exit_code, "Trying again" in result.stderr) == (5, False)
+
+
 def test_a_url_that_nobody_answers_is_given_up_at_once(fake: FakeInstance, outlast: Outlast) -> None:
     url = fake.url
     fake.down()
