@@ -198,7 +198,10 @@ def prepare_store(settings: Settings) -> str:
 
 
 def check_port(settings: Settings) -> None:
-    """Raise PortInUse if somebody listens where we are to listen."""
+    """Raise PortInUse if somebody listens where we are to listen. On a cluster that exists, its Serve does: also after
+    an instance of ours has gone."""
+    if settings.ray_address:
+        return
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

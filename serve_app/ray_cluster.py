@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import ray
 from ray import serve
 from ray.exceptions import RayError
+from ray.serve.context import _get_global_client as get_serve_client
 
 from actors import supervisor_actor
 from actors.calls import Gone, call, find, kill
@@ -129,6 +130,8 @@ class RayInstance:
             proxy_location="HeadOnly",
             http_options={"host": settings.host, "port": settings.port, "request_timeout_s": None},
         )
+        if not self._own:
+            _check_serve_port(settings.port)
         serve.run(
             application(settings, self.deployment, self._node_id, settings.max_viewers + SPARE_REQUESTS),
             name=f"outlast-{settings.namespace}",
@@ -193,6 +196,14 @@ class RayInstance:
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._loop.run_until_complete(work)
+
+
+def _check_serve_port(port: int) -> None:
+    """Raise InstanceError if the cluster's Serve listens on another port: it was there first, and takes no other."""
+    client: Any = get_serve_client()
+    taken = client.http_config.port
+    if taken != port:
+        raise InstanceError(f"Ray Serve of this cluster listens on port {taken} already. Set OUTLAST_PORT={taken}.")
 
 
 def _check_address(address: str) -> None:

@@ -11,14 +11,16 @@ from pathlib import Path
 
 import leftovers
 import pytest
-from instance import Instance
+from instance import OUTLAST, Instance
 from processes import wait_dead
 from shell_runs import numbered, unique
+from waiting import wait_until
 from watching import Watch, check_whole
 
 from serve_app.ray_environment import free_port
 
 LINES, PER_SECOND = 500, 10.0  # longer than a stop and a start
+NO_INSTANCE = 5
 MARK = "OUTLAST_TEST_CLUSTER"
 
 
@@ -63,20 +65,39 @@ def guest(tmp_path: Path, cluster_address: str) -> Iterator[Instance]:
 def test_a_stop_takes_every_driver_along_and_the_next_serve_on_the_same_cluster_goes_on(guest: Instance) -> None:
     guest.start()
     runs = [unique(f"guest-{number}") for number in range(3)]
-    for run in runs[1:]:
-        guest.begin(run, numbered(LINES, PER_SECOND))
-    with Watch(guest, runs[0], numbered(LINES, PER_SECOND)) as watch:
-        watch.until_lines(20)
-        drivers = [guest.driver(run) for run in runs]
-        assert guest.stop() == 0
-        wait_dead(drivers)
-        assert all(guest.agents(run) for run in runs)
-        guest.start()
-        watch.until_end(within_s=90)
-    check_whole(watch, LINES)
     for run in runs:
-        record = guest.ended(run, within_s=60)
+        guest.begin(run, numbered(LINES, PER_SECOND))
+    for run in runs:
+        wait_until(lambda run=run: guest.record(run)["chunks"] > 20, f"chunks of {run}", 30.0)  # type: ignore[misc]
+    drivers = [guest.driver(run) for run in runs]
+    assert guest.stop() == 0
+    wait_dead(drivers)
+    assert all(guest.agents(run) for run in runs)
+    guest.start()
+    for run in runs:
+        with Watch(guest, run) as watch:
+            watch.until_end(within_s=120)
+        check_whole(watch, LINES)
+        record = guest.ended(run)
         assert record["status"] == "completed"
         told = [(claim["reason"], claim["end"]) for claim in record["claims"]]
         assert told == [("start", "handed_over"), ("restart", "finished")]
     assert guest.stop() == 0
+
+
+@pytest.mark.timeout(120)
+def test_another_port_than_that_of_the_clusters_serve_is_refused_with_the_right_one(guest: Instance) -> None:
+    guest.start()
+    assert guest.stop() == 0
+    listens, other = guest.port, str(free_port())
+    ended = subprocess.run(
+        [OUTLAST, "serve"],
+        cwd="/",
+        env={**guest.env, "OUTLAST_PORT": other},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert ended.returncode == NO_INSTANCE
+    assert f"Set OUTLAST_PORT={listens}." in ended.stderr.splitlines()[-1]
