@@ -1,40 +1,68 @@
-"""Run records in memory: what every implementation does (contract 4.2; rows of scenarios 25 to 36)."""
+"""Run records in memory pass their kit (contract 4.2; rows of scenarios 25 to 36), and what does not is noticed."""
 
 from __future__ import annotations
 
-from unit.delivery.hosts import RUN, THREAD, played
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
-from runtime.core.record import Status
-from runtime.delivery.records import MemoryRunRecords, RunPatch
+import pytest
+
+from runtime.delivery.records import MemoryRunRecords, RunPatch, RunRecords, RunRow
+from runtime.testing.records_kit import RunRecordsKit
+from runtime.testing.sim_loop import play
+
+T = TypeVar("T")
 
 
-def test_a_change_names_what_it_clears_and_leaves_the_rest() -> None:
-    async def case() -> None:
+class TestMemoryRunRecords(RunRecordsKit):
+    async def make(self) -> Callable[[], RunRecords]:
         records = MemoryRunRecords()
-        first = await records.create_or_resume(RUN, THREAD, 5)
-        assert (first.cancel_requested, first.detached_since, first.sandbox_key) == (None, None, None)
-        assert await records.update(RUN, RunPatch(cancel_requested=False, detached_since=3, sandbox_key="k"))
-        assert await records.update(RUN, RunPatch(detached_since=None))
-        row = await records.get(RUN)
-        assert row is not None
-        assert (row.cancel_requested, row.detached_since, row.sandbox_key) == (False, None, "k")
-        assert await records.create_or_resume(RUN, "other", 99) == row
-        assert not await records.update("unknown", RunPatch(status=Status.FAILED))
-        assert await records.get("unknown") is None
+        return lambda: records
 
-    played(case())
+    def play(self, work: Coroutine[Any, Any, T]) -> T:
+        return play(9, work)
 
 
-def test_the_active_run_of_a_thread_is_the_newest_that_is_running() -> None:
-    async def case() -> None:
-        records = MemoryRunRecords()
-        assert await records.find_active(THREAD) is None
-        for n in (1, 2, 3):
-            await records.create_or_resume(f"run-{n}", THREAD, n)
-        await records.create_or_resume("elsewhere", "thread-2", 9)
-        await records.update("run-3", RunPatch(status=Status.INTERRUPTED))
-        active = await records.find_active(THREAD)
-        assert active is not None
-        assert active.run_id == "run-2"
+class _Unfenced(MemoryRunRecords):
+    """Forgets the epoch of a change."""
 
-    played(case())
+    async def update(self, run_id: str, patch: RunPatch, if_epoch: int | None = None) -> bool:  # noqa: ARG002
+        return await super().update(run_id, patch)
+
+
+class _Generous(MemoryRunRecords):
+    """Reads, and then writes: gives one epoch to all who ask."""
+
+    async def advance_epoch(self, run_id: str, expected_epoch: int, claimant: str) -> RunRow | None:
+        row = await super().advance_epoch(run_id, expected_epoch, claimant)
+        current = await self.get(run_id)
+        return row or (current if current and current.driver_epoch == expected_epoch + 1 else None)
+
+
+@pytest.mark.parametrize(
+    ("broken", "case"),
+    [
+        (_Unfenced, "test_a_change_under_an_epoch_needs_that_epoch"),
+        (_Unfenced, "test_an_ending_that_races_with_a_claim_is_stored_or_refused_and_never_both"),
+        (_Generous, "test_of_racing_claims_exactly_one_gets_the_epoch"),
+        (_Generous, "test_a_claim_raises_the_epoch_by_one_from_the_expected_one_only"),
+    ],
+)
+def test_the_kit_notices(broken: type[MemoryRunRecords], case: str) -> None:
+    class Kit(TestMemoryRunRecords):
+        seed = 0
+
+        async def make(self) -> Callable[[], RunRecords]:
+            records = broken()
+            return lambda: records
+
+        def play(self, work: Coroutine[Any, Any, T]) -> T:
+            return play(self.seed, work)
+
+    kit, noticed = Kit(), 0
+    for kit.seed in range(20):  # what races is noticed in some order of things
+        try:
+            getattr(kit, case)()
+        except (AssertionError, ValueError):
+            noticed += 1
+    assert noticed
