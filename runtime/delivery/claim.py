@@ -75,11 +75,6 @@ class RunClaim:
         self.lease = lease
         self.latch = latch
 
-    @property
-    def open(self) -> bool:
-        """Return whether the block still lasts."""
-        return not self.latch.left
-
 
 @asynccontextmanager
 async def claim_run(records: RunRecords, run_id: str, *, locks: Locks | None = None) -> AsyncIterator[RunClaim]:

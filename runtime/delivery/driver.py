@@ -49,9 +49,9 @@ class DriverClaim:
         self.log = FencedLog(log, claim.latch, driver.epoch_recheck_appends)
         self.records = FencedRecords(driver.records, claim.latch)
         self._driver = driver
-        self._claim = claim
+        self._latch = claim.latch
         self._stop = Stop()
-        self._ready = False
+        self._piped = False
 
     def stop(self) -> None:
         """End the run as aborted: a user asked for it. May come before the pipe, or while it runs."""
@@ -63,31 +63,31 @@ class DriverClaim:
         """Take `source`, which starts where the run started, to its ending; return the row as stored then.
 
         What the log holds is dropped from `source`; `is_out_of_band` knows the chunks that no replay produces (64 in a
-        row are passed over). Raises RunDriverPipeOutsideClaimError, LogNotQuietError, RunClaimLostError, StoreError,
-        all before the first write; whatever happens from then on is in the row."""
+        row are passed over). Once in a claim: with the run's ending, nothing more is written under it. Raises
+        RunDriverPipeOutsideClaimError (a second pipe, too), LogNotQuietError, RunClaimLostError, StoreError, all before
+        the first write; whatever happens from then on is in the row."""
+        if self._piped:
+            raise RunDriverPipeOutsideClaimError(self.run_id)
+        self._piped = True
         await self._make_ready()
         watcher = asyncio.create_task(self._watch_lease())
         try:
             pipe = Pipe(self.run_id, self.thread_id, self.records, self.log, self._driver.clock.wall_ms)
             return await pipe.run(aligned(self.log, source, is_out_of_band), self._stop)
         finally:
+            self._latch.left = True
             watcher.cancel()
             with suppress(asyncio.CancelledError):
                 await watcher
 
     async def _make_ready(self) -> None:
         """Return when no older driver's write is to be expected in the log any more."""
-        if not self._claim.open:
-            raise RunDriverPipeOutsideClaimError(self.run_id)
-        if not self._ready:
-            await self.log.claim(self.epoch)
-            fresh = self.epoch == 1 and not await self.log.exists()
-            if not self.log.fences and not fresh:
-                await await_quiet(self.log, self._driver.fence_quiet_ms)
-        if not self._claim.open:
-            raise RunDriverPipeOutsideClaimError(self.run_id)
-        self._claim.latch.raise_if_lost()
-        self._ready = True
+        self._latch.raise_if_lost()
+        await self.log.claim(self.epoch)
+        fresh = self.epoch == 1 and not await self.log.exists()
+        if not self.log.fences and not fresh:
+            await await_quiet(self.log, self._driver.fence_quiet_ms)
+        self._latch.raise_if_lost()
 
     async def _watch_lease(self) -> None:
         await self.lost.wait()

@@ -8,12 +8,13 @@ from collections.abc import AsyncGenerator
 import pytest
 from unit.delivery.hosts import RUN, THREAD, Host, events, loop, played, sleep, text
 
-from runtime.core.chunk import Event
+from runtime.core.chunk import Event, encode
 from runtime.core.record import Status
 from runtime.delivery.driver import DriverClaim
 from runtime.delivery.errors import LogNotQuietError, RunClaimNotAcquiredError, RunDriverPipeOutsideClaimError
 from runtime.delivery.locks import MemoryLocks
 from runtime.delivery.records import RunPatch
+from runtime.testing.delivery_kit import turn
 
 CUSTOM: Event = {"type": "CUSTOM", "name": "file.changed", "value": 1}
 STARTED: Event = {"type": "RUN_STARTED", "runId": RUN, "threadId": THREAD}
@@ -125,6 +126,31 @@ def test_101_107_a_pipe_works_within_its_claim_and_no_longer() -> None:
             await claim.pipe(events(*texts(2)))
         assert caught.value.run_id == RUN
         assert await host.logs.stored() == texts(1)
+
+    played(case())
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_claim_has_one_pipe_and_its_ending_is_the_last_thing_written(together: bool) -> None:
+    async def case() -> None:
+        host = Host()
+        await host.create()
+        async with host.driver().claim(RUN) as claim:
+            first = loop().create_task(claim.pipe(events(*texts(1))))
+            if together:
+                host.logs.gate.clear()
+                await turn()
+            else:
+                await first
+            with pytest.raises(RunDriverPipeOutsideClaimError):
+                await claim.pipe(events(*texts(2)))
+            host.logs.gate.set()
+            await first
+            assert not await claim.records.update(RUN, RunPatch(status=Status.FAILED))
+            with pytest.raises(RunDriverPipeOutsideClaimError):
+                await claim.log.append([encode(text(3))])
+        assert await host.logs.stored() == texts(1)
+        assert (await host.records.row()).status is Status.COMPLETED
 
     played(case())
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.delivery.hosts import RUN, THREAD, Host, Lossy, played, sleep, supersede, text
+from unit.delivery.hosts import RUN, THREAD, Host, Lossy, loop, played, sleep, supersede, text
 
 from runtime.core.chunk import encode
 from runtime.core.record import Status
@@ -24,6 +24,7 @@ from runtime.delivery.fences import FencedLog, FencedRecords
 from runtime.delivery.locks import MemoryLocks
 from runtime.delivery.records import RunPatch
 from runtime.errors import RunClaimLostError
+from runtime.testing.delivery_kit import turn
 
 CHUNK = encode(text(1))
 
@@ -180,6 +181,25 @@ def test_a_log_that_fences_refuses_at_once_and_that_closes_the_latch_for_the_rec
                 assert again.value is first.value
                 assert not await records.update(RUN, RunPatch(status=Status.COMPLETED))
         assert len(await host.logs.stored()) == 1
+
+    played(case())
+
+
+def test_92_appends_that_are_refused_side_by_side_get_one_error() -> None:
+    async def case() -> None:
+        host = Host(fences=True)
+        await host.create()
+        async with claim_run(host.records, RUN) as claim:
+            log = fenced(host, claim)
+            await log.claim(claim.epoch)
+            host.logs.gate.clear()
+            both = [loop().create_task(log.append([CHUNK])) for _ in range(2)]
+            await turn()
+            await host.logs.streams.log(RUN).claim(2)
+            host.logs.gate.set()
+            first, second = await asyncio.gather(*both, return_exceptions=True)
+            assert isinstance(first, RunClaimLostError)
+            assert second is first
 
     played(case())
 

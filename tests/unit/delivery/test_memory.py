@@ -21,7 +21,7 @@ from runtime.delivery.memory import (
     format_offset,
     parse_offset,
 )
-from runtime.errors import InputInvalid, OutlastError, SequenceConflictError
+from runtime.errors import InputInvalid, OutlastError, RunClaimLostError, SequenceConflictError
 from runtime.testing.delivery_kit import Reading, chunk, drain, turn
 from runtime.testing.sim_loop import SimLoop, play
 
@@ -351,5 +351,18 @@ def test_an_upsert_at_an_offset_of_another_run_makes_nothing() -> None:
         with pytest.raises(InputInvalid):
             await every.log(RUN).upsert([Entry(format_offset("other", 1), chunk("a"))])
         assert len(every) == 0
+
+    played(case())
+
+
+def test_an_upsert_is_fenced_like_an_append() -> None:
+    async def case() -> None:
+        every = streams()
+        old = every.log(RUN)
+        await old.claim(1)
+        await every.log(RUN).claim(2)
+        with pytest.raises(RunClaimLostError):
+            await old.upsert([Entry(format_offset(RUN, 1), chunk("late"))])
+        assert await every.log(RUN).snapshot() == []
 
     played(case())

@@ -208,15 +208,19 @@ def test_a_source_that_cancels_itself_fails_as_aborted() -> None:
 @pytest.mark.parametrize("appending", [False, True])
 def test_the_end_of_the_host_is_no_ending_of_the_run(appending: bool) -> None:
     async def case() -> None:
-        host, waiting = Host(), asyncio.Event()
+        host, waiting, cleaned = Host(), asyncio.Event(), asyncio.Event()
 
         async def source() -> AsyncGenerator[Event, None]:
-            yield text(1)
-            waiting.set()
-            if appending:
-                host.logs.gate.clear()
-                yield text(2)
-            await asyncio.Event().wait()
+            try:
+                yield text(1)
+                waiting.set()
+                if appending:
+                    host.logs.gate.clear()
+                    yield text(2)
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0)
+                cleaned.set()
 
         task = loop().create_task(pipe(host, source()))
         await waiting.wait()
@@ -224,6 +228,7 @@ def test_the_end_of_the_host_is_no_ending_of_the_run(appending: bool) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        assert cleaned.is_set()
         assert (await host.records.row()).status is Status.RUNNING
         assert await host.logs.stored() == [text(1)]
         assert host.logs.closes == 0
