@@ -19,15 +19,25 @@ from runtime.errors import InputInvalid
 
 PREFIX = "OUTLAST_"
 # Read by the test runner and the agents' environment, not by an instance.
-FOREIGN = frozenset({"OUTLAST_TEST_NEED"})
+FOREIGN = frozenset({"OUTLAST_TEST_NEED", "OUTLAST_TEST_POSTGRES"})
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of one instance. Seconds and bytes as named; lists are comma-separated."""
 
-    store: Annotated[str, Meta(description="Where records and logs live: `sqlite` (in DATA_DIR).")] = "sqlite"
+    store: Annotated[
+        str,
+        Meta(
+            description="Where records and logs live: `sqlite` (in DATA_DIR), or `postgresql://USER:PASSWORD@HOST/DB`."
+        ),
+    ] = "sqlite"
     shards: Annotated[
-        int, Meta(ge=1, le=1024, description="Log shards. SQLite has exactly 1; fixed when the store is made.")
+        int,
+        Meta(
+            ge=1,
+            le=1024,
+            description="Log shards, an actor each. SQLite has exactly 1; fixed when the store is made.",
+        ),
     ] = 1
     data_dir: Annotated[str, Meta(description="Store, sandboxes, workspaces and `instance.json`.")] = "./.outlast"
     ray_address: Annotated[str, Meta(description="An existing cluster; empty: `serve` starts its own Ray.")] = ""
@@ -88,6 +98,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     harnesses: Annotated[str, Meta(description="More harnesses: `name=module:attribute,...`.")] = ""
     providers: Annotated[str, Meta(description="More sandbox providers: `name=module:attribute,...`.")] = ""
     log_level: Annotated[str, Meta(pattern="^(debug|info|warning|error)$", description="One of the four.")] = "info"
+
+    def __repr__(self) -> str:
+        """Return the settings that are not the defaults, without the password in a store's URL."""
+        shown = {
+            field.name: value
+            for field in msgspec.structs.fields(self)
+            if (value := getattr(self, field.name)) != field.default
+        }
+        if "store" in shown:
+            shown["store"] = f"{str(shown['store']).partition(':')[0]}:..."
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     @property
     def data_path(self) -> Path:

@@ -5,6 +5,7 @@
     project   nothing; the checkout itself              ray       a Ray cluster that the test starts
     http      a whole instance                          node      npm clients against an instance
     hosts     three hosts in namespaces of their own
+    postgres  a PostgreSQL server that the test starts; for some tests a whole instance too
 
 A lane whose need cannot be had on this machine is left out: its tests are skipped, and the summary ends with one line
 that says how to get it. `OUTLAST_TEST_NEED=ray,node` turns that into a failure, so that a CI cannot go green on what it
@@ -39,6 +40,12 @@ def _nothing() -> str | None:
 
 def _sqlite() -> str | None:
     return None if importlib.util.find_spec("_sqlite3") else "this Python was built without sqlite3"
+
+
+def _postgres() -> str | None:
+    from postgres_server import programs  # noqa: PLC0415 - as for hosts
+
+    return None if programs() else "PostgreSQL's server is not installed"
 
 
 def _linux_processes() -> str | None:
@@ -83,6 +90,12 @@ LANES = {
         Lane("unit", _nothing),
         Lane("store", _sqlite, "a Python 3.11 with sqlite3 (Debian's has it)"),
         Lane("sim", _nothing),
+        Lane(
+            "postgres",
+            _postgres,
+            "install Debian's postgresql, or name the folder of its programs in OUTLAST_TEST_POSTGRES",
+            may_start_ray=True,
+        ),
         Lane("sandbox", _linux_processes, "Linux 5.3 or newer with /proc mounted"),
         Lane("project", _nothing, may_start_ray=True),
         Lane("ray", _ray, "run `make test`, which installs requirements/dev.txt", may_start_ray=True),
