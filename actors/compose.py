@@ -117,13 +117,22 @@ def _make_provider(path: str, settings: Settings, deployment: str) -> SandboxPro
     return provider
 
 
+def is_postgres(settings: Settings) -> bool:
+    """Return whether the store is a PostgreSQL server, and not the SQLite file."""
+    return settings.store.startswith(("postgresql://", "postgres://"))
+
+
 def store_path(settings: Settings) -> Path:
     """Return where the SQLite store lies."""
     return settings.data_path / "outlast.sqlite"
 
 
 def open_store(settings: Settings) -> Store:
-    """Open the store that the settings name. Raises StoreRefused."""
+    """Open the store that the settings name. Raises StoreRefused, StoreUnavailable."""
+    if is_postgres(settings):
+        make = load_attribute("runtime.stores.postgres:PostgresStore", "store")
+        server: Store = make(settings.store, shards=settings.shards)
+        return server
     store: Store = load_attribute("runtime.stores.sqlite:SqliteStore", "store")(store_path(settings))
     return store
 

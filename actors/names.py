@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import zlib
+from runtime.core.ids import shard_of
 
 SUPERVISOR = "supervisor"
 
@@ -17,6 +17,4 @@ def run_name(run_id: str) -> str:
     return f"run:{run_id}"
 
 
-def shard_of(run_id: str, shards: int) -> int:
-    """Return which shard serves a run: the same on every node and in every version."""
-    return zlib.crc32(run_id.encode()) % shards
+__all__ = ["SUPERVISOR", "run_name", "shard_name", "shard_of"]

@@ -95,6 +95,10 @@ class Store(Protocol):
     def list_unfinished(self, shard: int) -> list[Head]:
         """Return every run of this shard that is not terminal, oldest first."""
 
+    def list_changed(self, shard: int, known: Mapping[str, int]) -> list[Head]:
+        """Return the unfinished runs of this shard whose rows are newer than their versions in `known`, or not in it,
+        oldest first: what transactions of other shards have changed (P12)."""
+
     def list_destroy_pending(self, shard: int) -> list[Head]:
         """Return every run of this shard that has ended and whose sandbox is not known to be destroyed (P19)."""
 

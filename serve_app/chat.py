@@ -76,12 +76,19 @@ class Chat:
         match outcome:
             case Created(head=head, cancelled_previous=previous):
                 if previous is not None:
-                    gateway.tell("cancel", previous, supervisor.cancel)
+                    gateway.tell("cancel", previous, self._cancel_previous)
                 if head.needs_driver:
                     gateway.tell("start", head.run_id, supervisor.start)
             case Joined(head=head) if head.needs_driver:
                 gateway.tell("ensure", head.run_id, supervisor.ensure)
         return outcome
+
+    async def _cancel_previous(self, run_id: str) -> None:
+        """Tell who drives the run that a creation has cancelled. Its shard, which may be another than the creation's,
+        hears it first: recorded already, it is only learnt there."""
+        cluster = self._gateway.cluster
+        await cluster.shard(run_id).submit(RequestCancel(run_id=run_id, reason=CancelReason.USER))
+        await cluster.supervisor().cancel(run_id)
 
     def _started(self, start: Start, outcome: Outcome) -> Response:
         """Return the stream from the log's start. The first chunk of a new run is what its creation just stored."""

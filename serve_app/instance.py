@@ -17,7 +17,6 @@ import signal
 import socket
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -25,9 +24,9 @@ from typing import Any
 
 import msgspec
 
-from actors.compose import harnesses, load_attribute, named_paths, store_path
+from actors.compose import harnesses, named_paths
 from actors.ray_access import TOKEN_FILE
-from runtime.errors import DataDirRefused, InputInvalid, PortInUse, RayUnreachable, StoreRefused
+from runtime.errors import DataDirRefused, InputInvalid, PortInUse, RayUnreachable
 from runtime.process import current
 from runtime.settings import Settings
 from serve_app import instance_file
@@ -35,6 +34,7 @@ from serve_app.instance_file import InstanceInfo
 from serve_app.leftovers import end_leftovers
 from serve_app.origins import check_package_origin
 from serve_app.ray_environment import default_temp_dir, prepare, proxy_folder
+from serve_app.store_setup import check_store_settings, prepare_store
 
 log = logging.getLogger("outlast.serve")
 
@@ -122,11 +122,7 @@ def _check_settings(settings: Settings) -> None:
         raise InputInvalid(f"OUTLAST_SANDBOX={settings.sandbox!r}: there are {names}.", code="setting_invalid")
     for name in known:
         known[name]  # one that cannot be loaded is refused here, and not when the first run needs it
-    if settings.store != "sqlite":
-        raise InputInvalid(f"OUTLAST_STORE={settings.store!r}: only `sqlite`.", code="setting_invalid", field="store")
-    if settings.shards != 1:
-        message = "OUTLAST_SHARDS: a SQLite store has exactly 1 shard (P12)."
-        raise InputInvalid(message, code="setting_invalid", field="shards")
+    check_store_settings(settings)
 
 
 @contextmanager
@@ -164,37 +160,6 @@ def runs_that_fit() -> int:
     """Return how many active runs this machine's memory bears."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return max(4, int(total * RUNS_SHARE_OF_MEMORY) // RUN_BYTES)
-
-
-def prepare_store(settings: Settings) -> str:
-    """Make the store, or bring an old one to this version; return the deployment id. Raises StoreRefused.
-
-    The id lies beside the store as well, so that a store that was lost is not silently replaced by an empty one, nor
-    by another deployment's."""
-    path = store_path(settings)
-    mark = settings.data_path / "deployment"
-    making = path.with_name(f".{path.name}.making")
-    if mark.exists() and making.exists() and not path.exists():
-        making.rename(path)  # a first start was interrupted at its very last step
-    if mark.exists() and not path.exists():
-        raise StoreRefused(
-            f"{path} is gone, and {mark} says that there was one. Bring it back from a backup; to begin anew, remove "
-            f"{mark} too."
-        )
-    if not mark.exists() and path.exists():
-        raise StoreRefused(f"{path} is there without {mark}: it belongs to another data directory.")
-    deployment = mark.read_text().strip() if mark.exists() else uuid.uuid4().hex[:16]
-    create_store = load_attribute("runtime.stores.sqlite_setup:create_store", "store")
-    if mark.exists():
-        create_store(path, deployment, settings.shards)
-        return deployment
-    # The first start: a store under a private name first, so that a crash in here leaves nothing half made.
-    for leftover in settings.data_path.glob(f"{making.name}*"):
-        leftover.unlink()
-    create_store(making, deployment, settings.shards)
-    mark.write_text(deployment + "\n")
-    making.rename(path)
-    return deployment
 
 
 def check_port(settings: Settings) -> None:

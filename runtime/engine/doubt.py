@@ -29,6 +29,11 @@ class Doubt:
         if self._task is None:
             self._task = asyncio.create_task(self._settle(), name="settle a doubt")
 
+    @property
+    def open(self) -> bool:
+        """Return whether memory may be older than the store now."""
+        return self._task is not None
+
     async def settled(self) -> None:
         """Return once memory is as new as the store was when this was called."""
         if self._task is not None:

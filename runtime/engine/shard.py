@@ -40,6 +40,7 @@ from runtime.engine.cold import Cold
 from runtime.engine.committer import Committer
 from runtime.engine.doubt import Doubt
 from runtime.engine.leases import Leases
+from runtime.engine.neighbours import Neighbours
 from runtime.engine.questions import Questions
 from runtime.engine.story import RENEWAL, Story
 from runtime.engine.tails import NoSegments, Segments, Tail
@@ -90,6 +91,7 @@ class Shard(Questions):
             stalled=self._leases.refresh_all,
         )
         self._doubt = Doubt(self._reread)
+        self._neighbours = Neighbours(store, shard, settings.shards, clock=clock, threads=threads)
         self._superseded: OutlastError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._story = Story(clock)
@@ -158,7 +160,7 @@ class Shard(Questions):
                 if isinstance(op, Finish) and op.batch.count:
                     self._extend(op.batch, head)
                 self._adopt(head)
-                if unqueued is not None:
+                if unqueued is not None and self._neighbours.owns(unqueued.run_id):
                     self._adopt(unqueued)
             case Created(head=head, cancelled_previous=previous):
                 if isinstance(op, Create):
@@ -182,6 +184,8 @@ class Shard(Questions):
         tail = self._tail(head.run_id)
         tail.add(batch)
         tail.adopt(head)
+        if head.cancel_requested:
+            self._watchlist.adopt(head)  # a neighbour's transaction may have cancelled it
         if tail.to_seal() is not None:
             self._spawn(self._cold.seal_tail(tail), f"seal {head.run_id}")
 
@@ -315,11 +319,21 @@ class Shard(Questions):
             await asyncio.sleep(period_s)
             if self._committer.unconfirmed_s >= CONFIRM_S:
                 self._spawn(self._committer.confirm(), "confirm")
+            if self._doubt.open:
+                self._leases.refresh_all()  # nobody can renew while the store is not answering (P13)
+            if self._neighbours.look_due():
+                self._spawn(self._look_at_neighbours(), "look")
             self._watchlist.sweep(late_after_s=period_s + self._settings.lease_ttl_s / 2)
             for op in self._watchlist.detached():
                 self._spawn(self._quietly(op), "detach")
             for head in self._watchlist.unwatched(self._settings.disconnect_grace_s):
                 self._spawn(self._cancel_unwatched(head), "disconnect")
+
+    async def _look_at_neighbours(self) -> None:
+        """Learn what other shards' transactions changed of our runs (P12)."""
+        known = {run_id: tail.version for run_id in self._watchlist.others(()) if (tail := self._tails.get(run_id))}
+        for head in await self._neighbours.changed(known):
+            self._adopt(head)
 
     async def _cancel_unwatched(self, head: Head) -> None:
         """Act on `onDisconnect: cancel` once nobody has watched for the grace (I6, P20)."""
@@ -344,6 +358,8 @@ class Shard(Questions):
     async def record(self, run_id: str) -> tuple[Head, RunSpec] | None:
         """Return the record as stored."""
         tail = await self._known(run_id)
+        if self._neighbours.may_have_moved(tail.head):
+            tail = await self._look_up(run_id, tail)
         return None if tail.head is None or tail.spec is None else (tail.head, tail.spec)
 
     async def batches(self, run_id: str, after: int) -> list[Batch]:

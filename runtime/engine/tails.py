@@ -59,6 +59,11 @@ class Tail:
         self._bytes = 0
         self._waiters: dict[asyncio.Future[None], None] = {}
 
+    @property
+    def version(self) -> int:
+        """Return the version of the head that is known; -1 for none."""
+        return -1 if self.head is None else self.head.version
+
     # --- what the committer tells ---
 
     def adopt(self, head: Head) -> None:

@@ -120,6 +120,10 @@ class MemoryStore:
             tables = self._tables
             return [tables.heads[run_id] for run_id in tables.open_runs if tables.shard_of[run_id] == shard]
 
+    def list_changed(self, shard: int, known: Mapping[str, int]) -> list[Head]:
+        """Return the unfinished runs of this shard that are newer than their versions in `known`."""
+        return [head for head in self.list_unfinished(shard) if head.version > known.get(head.run_id, -1)]
+
     def list_destroy_pending(self, shard: int) -> list[Head]:
         """Return every ended run of this shard whose sandbox is not known to be destroyed."""
         self._fault("read.before")

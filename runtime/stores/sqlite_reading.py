@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,10 @@ class SqliteReading:
         """Return every run that is not terminal, oldest first."""
         with self._reading() as connection:
             return [decode_head(row[0]) for row in connection.execute(sql.LIST_UNFINISHED).fetchall()]
+
+    def list_changed(self, shard: int, known: Mapping[str, int]) -> list[Head]:
+        """Return the unfinished runs that are newer than their versions in `known`."""
+        return [head for head in self.list_unfinished(shard) if head.version > known.get(head.run_id, -1)]
 
     def list_destroy_pending(self, shard: int) -> list[Head]:  # noqa: ARG002 - there is one shard
         """Return every ended run whose sandbox is not known to be destroyed."""

@@ -130,6 +130,11 @@ class WatchedStore:
         self._trouble.strike(self._trouble.reading)
         return self.inner.list_unfinished(shard)
 
+    def list_changed(self, shard: int, known: Mapping[str, int]) -> list[Head]:
+        """See ports.Store."""
+        self._trouble.strike(self._trouble.reading)
+        return self.inner.list_changed(shard, known)
+
     def list_destroy_pending(self, shard: int) -> list[Head]:
         """See ports.Store."""
         self._trouble.strike(self._trouble.reading)

@@ -21,7 +21,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
+from actors.compose import is_postgres, load_attribute, store_path
+from runtime.errors import OutlastError
 from runtime.settings import Settings
+from serve_app.store_setup import check_store_settings
 
 DISTRIBUTION = "outlast"
 PACKAGES = ("runtime", "actors", "serve_app")
@@ -116,6 +119,18 @@ def data_dir(settings: Settings) -> Check:
     return Check("data_dir", free >= FREE_BYTES, f"{path} {state}; {free >> 20} MiB are free (1024 are needed)")
 
 
+def store(settings: Settings) -> Check:
+    """Check that the store answers, is ours, and outlives a loss of power."""
+    try:
+        check_store_settings(settings)
+        if not is_postgres(settings):
+            return Check("store", True, f"{store_path(settings)}, synchronous=FULL")
+        examine = load_attribute("runtime.stores.postgres_durability:examine", "store")
+        return Check("store", *examine(settings.store, settings.shards))
+    except OutlastError as error:
+        return Check("store", False, error.message)
+
+
 def port(settings: Settings) -> Check:
     """Check that the port is free. Not for the port of a running instance of ours."""
     place = f"{settings.host}:{settings.port}"
@@ -176,6 +191,7 @@ CHECKS: tuple[Callable[[Settings], Check], ...] = (
     ray,
     haproxy,
     data_dir,
+    store,
     port,
     inotify,
     git,
