@@ -6,15 +6,18 @@ BIN := .venv/bin
 # -P: the tests see the installed package, as a user does, not this checkout.
 PYTEST := TEST_INSTALLED=1 $(BIN)/python -P -m pytest
 
-# Arguments: ARGS for serve and bench, T for test, N and SEED for simulate.
+# Arguments: ARGS for serve and bench, T for test, N and SEED for simulate, FAULTS, RUNS, NODES and SEED for chaos.
 ARGS ?=
 T ?=
 N ?= 1000
 SEED ?= 0
+FAULTS ?= 100
+RUNS ?= 8
+NODES ?= 1
 UV ?= uv
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev run test test-long check fmt bench simulate wheel pin clean
+.PHONY: help setup setup-dev run test test-long check fmt bench simulate chaos wheel pin clean
 
 help: ## Show what there is.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +53,9 @@ bench: setup-dev ## Measure; writes build/bench.json.
 
 simulate: setup-dev ## Run N simulated histories from SEED on; a failure prints how to repeat it.
 	@$(BIN)/python -P -m runtime.testing.simulate --runs $(N) --seed $(SEED)
+
+chaos: setup-dev ## Break FAULTS things on NODES hosts (1 or 3) under RUNS runs; writes build/chaos.json.
+	@$(BIN)/python chaos/chaos.py --faults $(FAULTS) --runs $(RUNS) --nodes $(NODES) --seed $(SEED)
 
 wheel: setup-dev ## Build build/dist/outlast-*.whl.
 	@$(BIN)/python tools/build_wheel.py build/dist

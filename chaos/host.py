@@ -67,6 +67,11 @@ class Host:
         return self._lan.disk(self.number)
 
     @property
+    def temp(self) -> Path:
+        """Return its /tmp as this process sees it; gone while the host is down."""
+        return Path(f"/proc/{self._pid}/root/tmp") if self.up else Path("/nonexistent")
+
+    @property
     def machine_id(self) -> str:
         """Return the id that its sandboxes' keys name."""
         return (self.disk / "machine-id").read_text().strip()
@@ -194,12 +199,14 @@ class Host:
         self._started.append(program)
         return program
 
-    def run(self, command: Sequence[str], env: Mapping[str, str], within_s: float = 60.0, uid: int = 0) -> str:
+    def run(
+        self, command: Sequence[str], env: Mapping[str, str], within_s: float = 60.0, uid: int = 0, input: str = ""
+    ) -> str:
         """Run a program on it to its end; return what it printed. Raises CalledProcessError, TimeoutExpired."""
         done = subprocess.run(
             [*self.inside(uid), *command],
             env=dict(env),
-            stdin=subprocess.DEVNULL,
+            input=input,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -214,10 +221,9 @@ class Host:
 
     def processes(self, title: str = "") -> Iterator[ProcessIdentity]:
         """Yield its living processes whose command line contains `title`, its first one excepted."""
-        try:
-            mine = Path(f"/proc/{self._pid}/ns/pid_for_children").readlink()
-        except OSError:
+        if not self.up:
             return
+        mine = self._namespace()
         for entry in Path("/proc").iterdir():
             if not entry.name.isdecimal():
                 continue
@@ -227,6 +233,15 @@ class Host:
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 if title in command and (who := process.identify(int(entry.name))) is not None:
                     yield who
+
+    def has(self, who: ProcessIdentity) -> bool:
+        """Return whether a living process runs on it."""
+        with suppress(OSError):
+            return self.up and Path(f"/proc/{who.pid}/ns/pid").readlink() == self._namespace()
+        return False
+
+    def _namespace(self) -> Path:
+        return Path(f"/proc/{self._pid}/ns/pid_for_children").readlink()
 
     def outer(self, pid: int) -> ProcessIdentity | None:
         """Return the process that has this id inside, as this machine knows it."""

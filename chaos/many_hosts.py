@@ -10,12 +10,12 @@ import sys
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx
 from host import Host
 from lan import Lan
+from one_host import NotServed, read_workspaces
 from ray_nodes import RayNodes
 
 from runtime.process import ProcessIdentity
@@ -26,10 +26,6 @@ STOP_S = 30.0
 LOOK_S = 0.1
 ASK_S = 10.0
 TERMINAL = ("completed", "failed", "aborted")
-
-
-class NotServed(Exception):
-    """`outlast serve` did not start, or does not answer in time."""
 
 
 class ManyHosts:
@@ -121,7 +117,7 @@ class ManyHosts:
     def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
         """Send a request from the head's host; return the response. Raises httpx.TransportError."""
         if self._asking is None:
-            self._asking = ThreadPoolExecutor(1, "asking", self.head.enter_network)
+            self._asking = ThreadPoolExecutor(4, "asking", self.head.enter_network)
         return self._asking.submit(self._ask, method, path, options).result()
 
     def _ask(self, method: str, path: str, options: Mapping[str, Any]) -> httpx.Response:
@@ -172,35 +168,42 @@ class ManyHosts:
     # --- where things are ---
 
     def driver(self, run_id: str) -> tuple[Host, ProcessIdentity]:
-        """Return the host and the process of the run's newest driver, as long as it lives."""
+        """Return the host and the process of the run's newest driver, as soon as it lives."""
 
         def found() -> tuple[Host, ProcessIdentity] | None:
             claims = self.record(run_id)["claims"]
-            return self.process_of(claims[-1]) if claims else None
+            who = self.process_of(claims[-1]) if claims else None
+            host = self.host_of(who) if who is not None else None
+            return (host, who) if host is not None and who is not None else None
 
         where: tuple[Host, ProcessIdentity] = self.wait(found, f"the driver of {run_id}")
         return where
 
-    def process_of(self, claim: Mapping[str, Any]) -> tuple[Host, ProcessIdentity] | None:
-        """Return the living process that a claim names, and its host."""
-        for host in self.lan.hosts:
-            if host.boot_id == claim["bootId"] and (who := host.outer(claim["pid"])) is not None:
-                return host, who
-        return None
+    def process_of(self, claim: Mapping[str, Any]) -> ProcessIdentity | None:
+        """Return the living process that a claim names."""
+        host = next((host for host in self.lan.hosts if host.up and host.boot_id == claim["bootId"]), None)
+        return host.outer(claim["pid"]) if host is not None else None
 
-    def processes(self, title: str, host: Host | None = None) -> list[tuple[Host, ProcessIdentity]]:
-        """Return the living processes of that title, with their hosts."""
-        hosts = self.lan.hosts if host is None else [host]
-        return [(one, who) for one in hosts for who in one.processes(title)]
+    def processes(self, title: str = "") -> list[ProcessIdentity]:
+        """Return the living processes of Ray and the instance, on all hosts, whose command line contains `title`."""
+        return [who for host in self.lan.hosts for who in self.nodes.processes(host, title)]
 
-    def sandbox_host(self, run_id: str) -> Host | None:
+    def host_of(self, who: ProcessIdentity) -> Host | None:
+        """Return the host that a process runs on."""
+        return next((host for host in self.lan.hosts if host.has(who)), None)
+
+    def sandbox_host(self, record: Mapping[str, Any]) -> Host | None:
         """Return the host that a run's sandbox key names."""
-        key = self.record(run_id)["sandboxKey"]
+        key = record["sandboxKey"]
         return next((host for host in self.lan.hosts if key and f"/{host.machine_id}/" in key), None)
 
-    def sandbox(self, host: Host, run_id: str) -> Path:
-        """Return the folder of a run's sandbox, seen from here."""
-        return host.disk / "data" / "sandboxes" / run_id
+    def launches(self, file: str) -> list[str]:
+        """Return the lines of this file of every workspace on every host: `<workspace> <line>`."""
+        return [line for host in self.lan.hosts for line in read_workspaces(host.disk / "data", file)]
+
+    def run_beside(self, program: list[str], input: str) -> str:
+        """Run a program of this Python on the head's host, with the instance's settings; return what it printed."""
+        return self.head.run([sys.executable, *program], self.env(self.head), input=input)
 
     # --- waiting ---
 

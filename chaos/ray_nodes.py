@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 import signal
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,7 +42,7 @@ from ray._raylet import GcsClient
 from ray.core.generated.gcs_pb2 import GcsNodeInfo
 for node in GcsClient(address=sys.argv[1]).get_all_node_info().values():
     if node.state == GcsNodeInfo.ALIVE:
-        print(node.node_manager_address)
+        print("node", node.node_manager_address, node.node_id.hex())
 """
 RAY = (sys.executable, "-m", "ray.scripts.scripts")
 
@@ -99,11 +100,12 @@ class RayNodes:
             "num_workers_soft_limit": 300,
             "idle_worker_killing_time_threshold_ms": 600_000_000,
             "worker_niceness": 0,
+            "raylet_liveness_self_check_interval_ms": 3000,  # one that is dead for the others notices, and goes
         }
 
-    def processes(self, host: Host) -> list[ProcessIdentity]:
+    def processes(self, host: Host, title: str = "") -> list[ProcessIdentity]:
         """Return what joined the cluster on a host, `outlast serve` included; an agent never has Ray's token."""
-        return [who for who in host.processes() if _joined(who.pid)]
+        return [who for who in host.processes(title) if _joined(who.pid)]
 
     def raylets(self, host: Host) -> list[ProcessIdentity]:
         """Return the host's raylet, if it lives."""
@@ -116,11 +118,26 @@ class RayNodes:
         self.kill_node(host)
         self.start_node(host)
 
-    def alive(self, host: Host) -> bool:
-        """Return whether the head takes the host's node for alive."""
-        return host.address in self.lan.hosts[0].run(
-            [sys.executable, "-c", LIST_NODES, self.address], self.env(self.lan.hosts[0]), START_S
-        )
+    def alive(self, host: Host) -> str | None:
+        """Return the id of the host's node if the head takes one for alive."""
+        head = self.lan.hosts[0]
+        said = head.run([sys.executable, "-c", LIST_NODES, self.address], self.env(head), START_S)
+        found = [line.split()[2] for line in said.split("\n") if line.startswith(f"node {host.address} ")]
+        return found[-1] if found else None
+
+    def drain(self, host: Host, within_s: int) -> bool:
+        """Tell Ray that the host's node goes in so many seconds, as a preemption notice does; False if it refuses."""
+        node_id = self.alive(host)
+        if node_id is None:
+            return False
+        command = [*RAY, "drain-node", f"--address={self.address}", f"--node-id={node_id}"]
+        command += ["--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=chaos"]
+        command += [f"--deadline-remaining-seconds={within_s}"]
+        try:
+            self.lan.hosts[0].run(command, self.env(self.lan.hosts[0]), START_S)
+        except subprocess.CalledProcessError:
+            return False
+        return True
 
     def kill_node(self, host: Host) -> None:
         """SIGKILL every process of Ray on a host at once; agents and everything else of it go on."""

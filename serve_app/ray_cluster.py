@@ -13,7 +13,9 @@ import logging
 import os
 import shutil
 import socket
+import time
 from collections.abc import Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,6 +42,7 @@ log = logging.getLogger("outlast.serve")
 OBJECT_STORE_BYTES = 256 << 20  # segments only, and they spill
 START_TIMEOUT_S = 60
 CONNECT_S = 5.0
+ASK_AGAIN_S = 0.2
 HANDOVER_S = 5.0  # a driver needs milliseconds; more only if the store or the machine is slow
 DRAIN_S = 12.0  # streams, then drivers; `serve` promises to be gone within 30 s
 SPARE_RUN_ACTORS = 16  # a driver that is being replaced holds its room until its process is gone
@@ -105,11 +108,15 @@ class RayInstance:
         }
 
     def _start_supervisor(self) -> None:
-        handle = supervisor_actor.create(self.settings, self.deployment, self._node_id)
-        try:
-            self._run(call("supervisor", handle.ping, timeout_s=START_TIMEOUT_S))
-        except Gone as error:
-            raise InstanceError(f"The supervisor did not start within {START_TIMEOUT_S} s.") from error
+        """Make the supervisor, and wait for its answer. One that dies at its start is restarted by Ray: ask again."""
+        give_up = time.monotonic() + START_TIMEOUT_S
+        while (left_s := give_up - time.monotonic()) > 0:
+            handle = supervisor_actor.create(self.settings, self.deployment, self._node_id)
+            with suppress(Gone):
+                self._run(call("supervisor", handle.ping, timeout_s=left_s))
+                return
+            time.sleep(ASK_AGAIN_S)
+        raise InstanceError(f"The supervisor did not start within {START_TIMEOUT_S} s.")
 
     def start_application(self) -> str:
         """Start the gateway; return its URL. Raises InstanceError."""

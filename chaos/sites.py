@@ -1,0 +1,181 @@
+"""What chaos is made on: an instance, the faults that can be made there, and what is read of it afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import httpx
+from faults import PROCESS_KINDS, Fault, Met, ProcessFaults, Site
+from host_faults import HOST_KINDS, STORE_KINDS, Guard, HostFaults
+from host_postgres import HostPostgres
+from lan import Lan
+from load import Load
+from many_hosts import ManyHosts
+from one_host import OneHost
+from plan import Kind, Planned
+
+STORED = Path(__file__).with_name("stored.py")
+RETURN_S = 90  # longer than anything that is cut, frozen or booted again stays away
+SETTINGS = {
+    "OUTLAST_HEARTBEAT_S": "1",
+    "OUTLAST_WARM_WORKERS": "2",
+    "OUTLAST_SANDBOX_RETURN_S": str(RETURN_S),
+    "OUTLAST_MAX_RUNS": "200",
+    "OUTLAST_LOG_LEVEL": "info",
+}
+DISK_BYTES = 600 << 20
+ALL_KINDS = {"kill_everything": Kind(0.7, (), 40.0, "everything")}
+
+
+class ChaosSite(Site, Protocol):
+    """An instance that can be broken and mended."""
+
+    @property
+    def url(self) -> str:
+        """Return where it is served."""
+
+    def enter_network(self) -> None:
+        """Let the calling OS thread reach that."""
+
+    def mend(self) -> None:
+        """Bring back whatever was taken; return once all answers."""
+
+    def launches(self, file: str) -> list[str]:
+        """Return the lines of this file of every workspace: `<workspace> <line>`."""
+
+    def run_beside(self, program: list[str], input: str) -> str:
+        """Run a program of this Python that can open the instance's store; return what it printed."""
+
+
+@dataclass
+class Ground:
+    """One instance under chaos."""
+
+    site: ChaosSite
+    kinds: Mapping[str, Kind]
+    more: Mapping[str, Fault] = field(default_factory=dict)
+
+    def faults(self, load: Load) -> dict[str, Fault]:
+        """Return the faults that can be made here."""
+        return {**ProcessFaults(self.site, load).table(), **self.more}
+
+    def record(self, run_id: str) -> dict[str, Any]:
+        """Return a run's record; asked again while nobody answers."""
+        for _ in range(60):
+            try:
+                response = self.site.ask("GET", f"/api/runs/{run_id}")
+            except httpx.TransportError:
+                time.sleep(0.5)
+                continue
+            if response.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
+                found: dict[str, Any] = response.raise_for_status().json()
+                return found
+            time.sleep(0.5)
+        raise TimeoutError(f"the record of {run_id} cannot be had")
+
+    def excuses(self, record: Mapping[str, Any]) -> Sequence[str]:
+        """Return the codes by which the run may have ended, by what happened to its host."""
+        del record
+        return ()
+
+    def stored(self, run_ids: Sequence[str]) -> dict[str, list[list[int]]]:
+        """Return `[seq, count, epoch]` of each run's stored batches."""
+        said = self.site.run_beside([str(STORED)], "".join(f"{run_id}\n" for run_id in run_ids))
+        rows: dict[str, list[list[int]]] = {}
+        for line in said.split("\n"):
+            if line.startswith("{"):
+                rows |= json.loads(line)
+        return rows
+
+    def launches(self, file: str) -> list[str]:
+        """Return the lines of `file` of every workspace on every host."""
+        return self.site.launches(file)
+
+
+@contextmanager
+def ground(nodes: int, build: Path, store: str) -> Iterator[Ground]:
+    """Start an instance on one host or on three; nothing of it is left at the end."""
+    name = f"chaos-{os.getpid()}"
+    with _one(build / name) if nodes == 1 else _three(build / f"{name}.log", store) as made:
+        yield made
+
+
+@contextmanager
+def _one(folder: Path) -> Iterator[Ground]:
+    host = OneHost(folder, SETTINGS)
+    try:
+        host.start()
+
+        @contextmanager
+        def kill_everything(planned: Planned) -> Iterator[Met | None]:
+            del planned
+            host.kill_everything()
+            yield Met("every process of the instance")
+            host.start()
+
+        yield Ground(host, {**PROCESS_KINDS, **ALL_KINDS}, {"kill_everything": kill_everything})
+    finally:
+        shutil.copy(folder / "serve.out", folder.with_suffix(".log"))
+        host.close()
+
+
+@contextmanager
+def _three(log: Path, store: str) -> Iterator[Ground]:
+    # Socket paths are bounded by 107 bytes, and the store's user must get there: not below the checkout.
+    folder = Path(tempfile.gettempdir()) / f"outlast-chaos-{os.getpid()}"
+    with Lan(folder, disk_bytes=DISK_BYTES) as lan:
+        settings = dict(SETTINGS)
+        server = None
+        if store == "postgres":
+            server = HostPostgres(lan.hosts[0])
+            server.make()
+            settings |= {"OUTLAST_STORE": server.url, "OUTLAST_SHARDS": "3"}
+        many = ManyHosts(lan, settings)
+        guard = Guard(many, server)
+        try:
+            many.start()
+            guard.start()
+            faults = HostFaults(many, server, guard)
+            kinds = {**PROCESS_KINDS, **HOST_KINDS, **(STORE_KINDS if server is not None else {})}
+            yield HostsGround(many, kinds, faults.table(), hosts=faults)
+        finally:
+            guard.close()
+            many.close()
+            keep_logs(lan, log)
+
+
+@dataclass
+class HostsGround(Ground):
+    """An instance over hosts."""
+
+    hosts: HostFaults | None = None
+
+    def excuses(self, record: Mapping[str, Any]) -> Sequence[str]:
+        """A host that was killed took the agents with it: those whose sandboxes were there, and that ran then."""
+        assert self.hosts is not None
+        key = record["sandboxKey"] or ""
+        ended = record["finishedAt"] or sys.maxsize
+        for machine, at_ms in self.hosts.killed:
+            if f"/{machine}/" in key and record["createdAt"] <= at_ms <= ended:
+                return ("agent_lost",)
+        return ()
+
+
+def keep_logs(lan: Lan, log: Path) -> None:
+    """Keep what `serve` and the actors said: disks and temp folders go with their hosts."""
+    for host in lan.hosts:
+        target = log.with_suffix(f".host{host.number}")
+        target.mkdir(parents=True, exist_ok=True)
+        for file in [*host.disk.glob("*.out"), *host.temp.glob("ray/session_2*/logs/*")]:
+            with suppress(OSError):
+                shutil.copy(file, target / file.name)
