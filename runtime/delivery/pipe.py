@@ -1,7 +1,8 @@
 """One run's chunks into its log, and the run to one ending (contract 5.6).
 
     source ends             completed
-    source ends, stopped    aborted: a RUN_ERROR `aborted` is appended, so that no reader waits for more
+    source ends, stopped    aborted: a RUN_ERROR `aborted` is appended, so that no reader waits for more. Where it was
+                            the lost claim that stopped it, both writes are refused, and the run is its successor's
     RUN_ERROR from it       failed, as that chunk says; nothing after it is taken
     source or log raises    failed: a RUN_ERROR that says why is appended, if the log takes it
 
