@@ -7,8 +7,8 @@ An own log ends with its terminal chunk, in the transaction that ends the run (I
 terminal is the run's finish, and `close` of a log that has none yet ends the run as `agent_no_result`. A terminal
 chunk in the middle of an append is stored like any other.
 
-Deliberately not here: the lease, which whoever holds an `Authority` keeps alive (`engine/driver.py`); and viewers (P20):
-a read through this port keeps no run from being detached.
+Deliberately not here: the lease, which whoever holds an `Authority` keeps alive (`engine/driver.py`); and viewers
+(P20): a read through this port keeps no run from being detached.
 """
 
 from __future__ import annotations
