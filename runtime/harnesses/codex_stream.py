@@ -23,6 +23,7 @@ from __future__ import annotations
 from typing import Any
 
 from runtime.core import chunk
+from runtime.core.aside import put_aside, take_up
 from runtime.core.launch import AgentExit, ExitKind
 from runtime.harnesses.blocks import TEXT, THINKING, Blocks
 from runtime.harnesses.codex_items import has_failed, read_call, read_result
@@ -82,6 +83,24 @@ class CodexTranslator:
         self._interrupt(out)
         return conclude(self._run_id, self._last_word(exit), exit, stderr, tuple(out))
 
+    def state(self) -> bytes:
+        """Return what the lines so far have left behind; the end of a turn as the line that said it."""
+        said = self._said.printed if self._said is not None else None
+        marks = [self._started, self._working, self._complaint, said]
+        return put_aside(
+            [self._blocks.state(), *marks, sorted(self._used), self._told, self._calls, [*self._unresolved]]
+        )
+
+    def restore(self, state: bytes) -> None:
+        """Take that. Raises ValueError, TypeError or KeyError for anything else."""
+        blocks, self._started, self._working, self._complaint, said, used, self._told, self._calls, left = take_up(
+            state
+        )
+        self._blocks.restore(blocks)
+        self._used = set(used)
+        self._unresolved = dict.fromkeys(left)
+        self._said = self._end_of(said) if said is not None else None
+
     def _begin(self, out: list[bytes]) -> None:
         if self._started:
             return
@@ -101,7 +120,7 @@ class CodexTranslator:
             return self._said
         if exit.kind is not ExitKind.EXITED or exit.code is None or exit.signal is not None:
             return None
-        return self._word(self._complaint)
+        return read_failed(self._complaint, self._run_id, self._blocks.model, NAME)
 
     def _read(self, line: dict[str, Any], out: list[bytes]) -> bool:
         """Add the chunks of a line; False if it is to be RAW."""
@@ -193,11 +212,11 @@ class CodexTranslator:
         self._interrupt(out)
         if self._said is not None:
             out.append(chunk.raw_event(self._said.printed, NAME))
-        self._said = self._word(line)
+        self._said = self._end_of(line)
         self._working = False
+        self._complaint = None
 
-    def _word(self, line: dict[str, Any]) -> Said:
-        """Return what the end of a turn, or an `error`, says."""
+    def _end_of(self, line: dict[str, Any]) -> Said:
         if line["type"] == TURN_COMPLETED:
             return read_completed(line, self._run_id, self._thread_id, self._blocks.model, NAME)
         return read_failed(line, self._run_id, self._blocks.model, NAME)

@@ -99,10 +99,11 @@ class ResumableTranslator(Translator, Resumable, Protocol):
 
 class HarnessKit:
     """Subclass it; see the module. `in_order` is False for a harness that passes on what an agent prints in any order;
-    `clockless` is False for one that keeps an agent's own time stamps."""
+    `clockless` is False for one that keeps an agent's own time stamps, `resumable` for one without checkpoints."""
 
     in_order = True
     clockless = True
+    resumable = True
 
     def harness(self) -> Harness:
         """Return the harness."""
@@ -230,7 +231,12 @@ class HarnessKit:
     def _resumable(self) -> ResumableTranslator | None:
         """Return a fresh translator, or None if this kind cannot be put aside: then its runs have no checkpoints."""
         translator = self._translator()
-        return translator if isinstance(translator, ResumableTranslator) else None
+        if not self.resumable:
+            return None
+        assert isinstance(translator, ResumableTranslator), (
+            "no state() and restore(): say resumable = False if so meant"
+        )
+        return translator
 
     # --- endings ---
 
