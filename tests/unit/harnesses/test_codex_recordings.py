@@ -91,6 +91,37 @@ EXPECTED = {
 }
 
 
+def _line(kind: str, **fields: Any) -> bytes:
+    return json.dumps({"type": kind, **fields}).encode()
+
+
+def _text(phase: str, cli_id: str, text: str) -> bytes:
+    return _line(f"item.{phase}", item={"id": cli_id, "type": "agent_message", "text": text})
+
+
+# What the CLI of the recordings does not do, and another one may.
+UNRECORDED = [
+    Transcript(
+        "growing",
+        (
+            _line("thread.started", thread_id="s"),
+            *(_text("started", "item_0", ""), _text("updated", "item_0", "a"), _text("updated", "item_1", "x")),
+            *(
+                _text("updated", "item_0", "ab"),
+                _text("completed", "item_1", "xy"),
+                _text("completed", "item_0", "abc"),
+            ),
+            *(_text("completed", "item_0", "again"), _line("turn.completed"), _line("turn.started")),
+        ),
+    ),
+    Transcript(
+        "complaint",
+        (_line("turn.started"), _line("error", message="unexpected status 403 Forbidden: no"), _line("novelty")),
+        exit=exited(1),
+    ),
+]
+
+
 def replay(name: str, exit: AgentExit | None = None, run: RunSpec = SPEC) -> Log:
     recording = recorded.load(name)
     return play(HARNESS, run, recording.lines, exit or recording.exit, torn=recording.torn)
@@ -125,7 +156,7 @@ class TestCodexKit(HarnessKit):
 
     def transcripts(self) -> list[Transcript]:
         loaded = [recorded.load(name) for name in recorded.names("codex")]
-        return [Transcript(one.name, one.lines, one.torn, one.exit) for one in loaded]
+        return [*(Transcript(one.name, one.lines, one.torn, one.exit) for one in loaded), *UNRECORDED]
 
     def bad_inputs(self) -> dict[str, dict[str, Any]]:
         said = SPEC.input
