@@ -64,6 +64,11 @@ class SupervisorClient:
         """See ports.SupervisorPort."""
         await self._call("drain")
 
+    async def drain_node(self, node: str, within_s: float) -> dict[str, Any]:
+        """See ports.SupervisorPort."""
+        report: dict[str, Any] = await self._call("drain_node", node, within_s)
+        return report
+
     async def leave(self, within_s: float) -> int:
         """Have every driver hand over and make no more; return how many have not `within_s`."""
         stuck: int = await self._call("leave", within_s, timeout_s=within_s + 2.0)

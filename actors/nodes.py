@@ -76,6 +76,10 @@ class Nodes:
         row = self._known[node_id].row
         return {str(row[name]) for name in ("NodeManagerAddress", "NodeManagerHostname", "NodeName")}
 
+    def is_head(self, node_id: str) -> bool:
+        """Return whether Ray's head is on that node."""
+        return "node:__internal_head__" in self._known[node_id].row["Resources"]
+
     def cores(self, node_id: str) -> int:
         """Return how many cores Ray thinks that it has; at least 1."""
         return max(1, int(self._known[node_id].row["Resources"].get("CPU", 1)))

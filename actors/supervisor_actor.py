@@ -21,7 +21,7 @@ from typing import Any  # noqa: E402
 import ray  # noqa: E402
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
 
-from actors import errands  # noqa: E402
+from actors import draining, errands  # noqa: E402
 from actors.compose import providers  # noqa: E402
 from actors.everywhere import Everywhere  # noqa: E402
 from actors.fleet import RayFleet  # noqa: E402
@@ -130,6 +130,9 @@ class SupervisorActor:
 
     async def _keep_room(self, supervisor: Supervisor, room: HeadRoom) -> None:
         """Ask an autoscaler for what we may need soon, and leave a node that is being drained."""
+        if self._nodes.deadline(self._nodes.mine) is not None:
+            log.warning("the supervisor's node is being drained: Ray makes another elsewhere")
+            os._exit(0)
         await room.ask(len(supervisor.watching), self._nodes.seen())
         await asyncio.sleep(ROOM_LOOK_S)
 
@@ -182,6 +185,16 @@ class SupervisorActor:
                     await self._all_told.wait()
         except TimeoutError:
             log.warning("%d replica(s) were not told of the drain", len(living - self._told))
+
+    async def drain_node(self, name: str, within_s: float) -> dict[str, Any]:
+        """See ports.SupervisorPort."""
+        supervisor = await self._open()
+        node_id = draining.find_node(self._nodes, name)
+        if node_id is None:
+            return draining.gone(name)
+        draining.check_node(self._nodes, node_id, self._serve_node)
+        await draining.drain_node(self._nodes, node_id, within_s)
+        return draining.report(self._nodes, node_id, supervisor.watching, self._keepers)
 
     async def leave(self, within_s: float) -> int:
         """See `engine.leaving`; only `serve` asks for it, at its end."""

@@ -263,6 +263,12 @@ class SupervisorPort(Protocol):
     async def drain(self) -> None:
         """Tell every replica to cut its streams so that clients reconnect; returns when told."""
 
+    async def drain_node(self, node: str, within_s: float) -> dict[str, Any]:
+        """Have a node drained, unless it is already; return `{nodeId, deadline, left: {name: why}, gone}`: what is
+        still on it. `node`: its id, the beginning of it, its address or host name.
+
+        Raises InputInvalid `node_unknown`, and `node_refused` for the node of `serve` or of Ray's head."""
+
     async def status(self) -> dict[str, Any]:
         """Return `{epoch, actors: [{name, nodeId, pid, alive}], takeovers, takeoverSeconds}`."""
 

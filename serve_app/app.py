@@ -17,6 +17,7 @@ from runtime.settings import Settings
 from serve_app import error_table, openapi
 from serve_app.chat import Chat
 from serve_app.gateway import Gateway
+from serve_app.nodes import NodeRoutes
 from serve_app.origin import OriginCheck
 from serve_app.probes import Probes
 from serve_app.replica import Replica
@@ -48,7 +49,7 @@ def build_app(cluster: Cluster, settings: Settings, harnesses: Mapping[str, Harn
     )
     app.state.gateway = gateway
     threads = Threads(gateway)
-    for part in (Chat(gateway, threads), threads, Runs(gateway), Probes(gateway)):
+    for part in (Chat(gateway, threads), threads, Runs(gateway), NodeRoutes(gateway), Probes(gateway)):
         part.add_to(app.router)
     app.add_exception_handler(OutlastError, error_table.on_outlast)
     app.add_exception_handler(HTTPException, error_table.on_http)

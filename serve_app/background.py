@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
+from contextvars import Context
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -23,8 +24,11 @@ class Background:
         return len(self._tasks)
 
     def spawn(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        """Run `work` until it ends or the replica does."""
-        task = asyncio.create_task(work, name=name)
+        """Run `work` until it ends or the replica does.
+
+        In a context of its own: when a client leaves, Ray cancels every call that was made in its request's context,
+        and what many wait for would end with the first who asked."""
+        task = asyncio.create_task(work, name=name, context=Context())
         self._tasks[task] = None
         task.add_done_callback(self._ended)
         return task

@@ -192,6 +192,16 @@ def takeover() -> Route:
     return _route("takeover", 202, answer, (404, 409, 415), {"parameters": [_RUN_PATH]})
 
 
+def drain() -> Route:
+    """Describe POST /api/nodes/{node}/drain."""
+    within: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": 86400, "default": 120}
+    parameters = [
+        _param("node", "path", "Its id, the beginning of it, its address or host name.", required=True, type="string"),
+        _param("withinS", "query", "When it is to be empty.", **within),
+    ]
+    return _route("drain", 200, _json(schemas.Drained, "What is on it"), (400, 415), {"parameters": parameters})
+
+
 def thread() -> Route:
     """Describe GET /api/threads/{thread_id}."""
     path = _param("thread_id", "path", "The thread.", required=True, **schemas.ID_SCHEMA)

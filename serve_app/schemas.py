@@ -110,6 +110,15 @@ class Taken(_Out):
     from_epoch: int
 
 
+class Drained(_Out):
+    """A node that is being drained: what is still `left` on it, and why; `gone` once Ray has ended it."""
+
+    node_id: str
+    deadline: int | None
+    left: dict[str, str]
+    gone: bool
+
+
 class RunPageBody(_Out):
     """Runs, newest first; `next` is the cursor of the following page, or null."""
 

@@ -89,9 +89,9 @@ def _best(nodes: Iterable[Node], load: Mapping[str, int], avoid: str | None) -> 
 def misplaced(nodes: Sequence[Node], load: Mapping[str, int], node_id: str, home: str | None) -> Move | None:
     """Return why the driver on `node_id` should go elsewhere, if it should and there is an elsewhere."""
     here = next((node for node in nodes if node.node_id == node_id), None)
-    if here is None or here.hosts is None:
+    if here is None:
         return None  # a lost node's drivers are found by their leases
-    away = not here.reaches(home)
+    away = here.hosts is not None and not here.reaches(home)
     if not away and not here.drains:
         return None
     target = place(nodes, load, home, avoid=node_id)

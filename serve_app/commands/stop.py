@@ -16,6 +16,7 @@ from runtime.process import ProcessIdentity
 from runtime.settings import load
 from serve_app import instance_file
 from serve_app.commands.cancel import request_cancel
+from serve_app.commands.draining import LONGEST_S, WITHIN_S, StillOn, drain_node
 from serve_app.commands.exits import Exit
 from serve_app.commands.options import data_dir_option
 from serve_app.commands.ps import runs
@@ -33,21 +34,30 @@ class StillThere(Exception):
 
 @click.command("stop")
 @click.option("--cancel-runs", is_flag=True, help="Cancel every run that has not ended first, and wait for that.")
+@click.option("--node", metavar="N", help="Stop this node only: what runs on it goes elsewhere first.")
+@click.option("--within", type=click.IntRange(0, LONGEST_S), default=WITHIN_S, show_default=True, help="For --node.")
 @data_dir_option
 @click.pass_obj
-def stop(patience: Patience | None, cancel_runs: bool, data_dir: str | None) -> int:
+def stop(patience: Patience | None, cancel_runs: bool, node: str | None, within: int, data_dir: str | None) -> int:
     """Stop the instance of the data directory. Its agents go on, unless --cancel-runs is given; the next serve picks
-    them up."""
+    them up.
+
+    With --node, drain that node of its cluster instead: N is its id (or the beginning), address or host name. What
+    cannot be moved stays, and is named, if it is still there after --within seconds."""
     settings = load(data_dir=data_dir)
     info = instance_file.read(settings.data_path)
     if info is None or not info.alive:
         raise InstanceNotFound(f"No instance runs in {settings.data_path}: there is nothing to stop.")
     try:
+        if node is not None:
+            with Instance(settings, patience=patience) as instance:
+                drain_node(instance, node, within)
+            return Exit.DONE
         if cancel_runs:
             with Instance(settings, patience=patience) as instance:
                 cancel_all(instance)
         end(info.process)
-    except StillThere as error:
+    except (StillThere, StillOn) as error:
         click.echo(f"outlast: {error}", err=True)
         return Exit.REFUSED
     click.echo("stopped", err=True)

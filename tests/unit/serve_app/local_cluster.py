@@ -20,7 +20,7 @@ from runtime.core.ops import Append, Appended, Claimed, ClaimRun, Finish, Finish
 from runtime.core.record import Claimant, ClaimReason, Head, Status
 from runtime.engine.clock import StoreThreads, SystemClock
 from runtime.engine.shard import Shard
-from runtime.errors import RunEnded, StoreUnavailable
+from runtime.errors import InputInvalid, RunEnded, StoreUnavailable
 from runtime.harnesses.shell import ShellHarness
 from runtime.ports import ShardPort, SupervisorPort
 from runtime.settings import Settings
@@ -98,6 +98,12 @@ class NotingSupervisor:
         if self.epoch_of_takeover is None:
             raise RunEnded(run_id, "completed")
         return self.epoch_of_takeover
+
+    async def drain_node(self, node: str, within_s: float) -> dict[str, Any]:
+        await self._note(f"drain within {within_s:g} s", node)
+        if node != "a1b2":
+            raise InputInvalid(f"{node!r} names no node; there are a1b2.", code="node_unknown", field="node")
+        return {"nodeId": "a1b2c3", "deadline": 7, "left": {"run:r-1": "is being moved"}, "gone": False}
 
     async def status(self) -> dict[str, Any]:
         if self.down:

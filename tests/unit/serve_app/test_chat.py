@@ -250,6 +250,16 @@ async def test_probes() -> None:
         assert (await fetch(w.app, "GET", "/healthz")).status == 200
 
 
+async def test_a_drain_of_a_node_says_what_is_still_on_it() -> None:
+    async with world() as w:
+        call = await fetch(w.app, "POST", "/api/nodes/a1b2/drain", query={"withinS": "30"})
+        assert (call.status, call.json()["left"]) == (200, {"run:r-1": "is being moved"})
+        assert w.supervisor.told == [("drain within 30 s", "a1b2")]
+        assert (await fetch(w.app, "POST", "/api/nodes/elsewhere/drain")).status == 400
+        wrong = await fetch(w.app, "POST", "/api/nodes/a1b2/drain", query={"withinS": "soon"})
+        assert (wrong.status, wrong.json()["error"]["code"]) == (400, "within_invalid")
+
+
 async def test_a_record_tells_of_the_takeover_of_its_pause_and_of_what_was_refused() -> None:
     async with world() as w:
         await post(w.app).has(b"run.accepted")
@@ -309,6 +319,7 @@ async def test_openapi_describes_every_route_with_its_errors() -> None:
         "/api/runs/{run_id}",
         "/api/runs/{run_id}/stderr",
         "/api/runs/{run_id}/takeover",
+        "/api/nodes/{node}/drain",
         "/api/threads/{thread_id}",
         "/healthz",
         "/readyz",

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_program import Outlast
@@ -14,7 +15,7 @@ from fake_instance import FakeInstance
 
 from runtime.process import ProcessIdentity, identify
 from runtime.settings import load
-from serve_app.commands import stop
+from serve_app.commands import draining, stop
 from serve_app.http_client import Instance
 from serve_app.trials import Patience
 
@@ -119,3 +120,37 @@ def test_a_process_that_does_not_end_is_named() -> None:
     with pytest.raises(stop.StillThere, match=str(child.pid)):
         stop.end(who(child), within_s=0.05)
     finish(child)
+
+
+def test_a_drain_says_what_left_the_node_and_ends_when_it_has_gone() -> None:
+    reports = [
+        {
+            "nodeId": "a1b2c3",
+            "left": {"run:r-1": "is being moved", "run:r-2": "its sandbox is on local/m"},
+            "gone": False,
+        },
+        {"nodeId": "a1b2c3", "left": {"run:r-2": "its sandbox is on local/m"}, "gone": False},
+        {"nodeId": "a1b2c3", "left": {}, "gone": True},
+    ]
+    asked: list[str] = []
+    said: list[str] = []
+
+    def ask(node: str) -> dict[str, Any]:
+        asked.append(node)
+        return reports[len(asked) - 1]
+
+    draining.follow(ask, "a1", 60, said.append)
+    assert asked == ["a1", "a1b2c3", "a1b2c3"]
+    assert said == [
+        "draining node a1b2c3; on it: run:r-1, run:r-2",
+        "run:r-1: is being moved",
+        "run:r-2: its sandbox is on local/m",
+        "run:r-1 is no longer there",
+        "node a1b2c3 has gone, with run:r-2 moved",
+    ]
+
+
+def test_a_drain_that_is_not_done_in_time_names_what_stays_and_why() -> None:
+    left = {"run:r-2": "its sandbox is on local/m, which no other node reaches"}
+    with pytest.raises(draining.StillOn, match="run:r-2: its sandbox is on local/m, which no other node reaches"):
+        draining.follow(lambda _: {"nodeId": "a1b2c3", "left": left, "gone": False}, "a1", 0, lambda _: None)
