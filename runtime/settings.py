@@ -81,7 +81,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         15.0
     )
     sandbox_return_s: Annotated[int, Meta(ge=0, description="How long an unreachable sandbox is waited for.")] = 120
-    max_runs: Annotated[int, Meta(ge=0, description="Runs active at once; beyond it 429. 0: as memory allows.")] = 0
+    max_runs: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Runs active at once; beyond it 429. 0: as memory allows, of several nodes all but one.",
+        ),
+    ] = 0
     max_body_bytes: Annotated[int, Meta(ge=1024, description="Largest request body.")] = 8 << 20
     max_line_bytes: Annotated[int, Meta(ge=1024, description="Longest journal line that is translated.")] = 64 << 20
     max_log_bytes: Annotated[int, Meta(ge=65536, description="Largest log, and largest journal, of one run.")] = 1 << 30

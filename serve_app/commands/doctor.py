@@ -33,7 +33,7 @@ def doctor(instance: Instance, as_json: bool) -> int:
         for check in checks:
             click.echo(f"{'ok  ' if check.ok else 'FAIL'}  {check.name:<10}  {check.detail}")
         for actor in actors:
-            state = "alive" if actor.get("alive") else "dead"
+            state = "alive" if actor.get("alive") else f"waits: {why}" if (why := actor.get("waitsFor")) else "dead"
             click.echo(f"actor {actor.get('name')}: {state}, pid {actor.get('pid')}, node {actor.get('nodeId')}")
     return Exit.DONE if all(check.ok for check in checks) else Exit.FAILED
 

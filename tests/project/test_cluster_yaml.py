@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import subprocess
@@ -13,6 +12,8 @@ import pytest
 import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.scripts.scripts import start
+
+from actors.slots import RUN_MEMORY
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = ("initialization_commands", "setup_commands", "head_start_ray_commands", "worker_start_ray_commands")
@@ -56,7 +57,7 @@ def test_every_node_offers_run_actors_a_place_with_options_that_ray_has(config: 
     for command in _starts(config):
         options = dict(word.partition("=")[::2] for word in shlex.split(command) if word.startswith("--"))
         assert set(options) <= known
-        assert json.loads(options["--resources"])["outlast_run"] > 0
+        assert int(options["--memory"]) // RUN_MEMORY > 1
 
 
 def test_what_goes_to_every_node_is_in_the_checkout_or_made_by_make(config: dict[str, Any]) -> None:
