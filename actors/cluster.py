@@ -7,7 +7,7 @@ import logging
 from typing import Any
 
 from actors import supervisor_actor
-from actors.calls import Gone, call, find, kill
+from actors.calls import Gone, actor_id, call, find, kill
 from actors.names import SUPERVISOR, shard_of
 from actors.shard_client import ShardClient
 from runtime.errors import StoreUnavailable
@@ -26,15 +26,18 @@ class SupervisorClient:
         self._deployment = deployment
         self._serve_node = serve_node
         self._handle: Any = None
+        self._silent: str | None = None  # the actor that did not answer last
 
     async def _call(self, method: str, *args: Any, timeout_s: float = CALL_TIMEOUT_S) -> Any:
         if self._handle is None:
             self._handle = find(SUPERVISOR, self._settings.namespace)
-        if self._handle is None:
+        handle = self._handle
+        if handle is None:
             raise StoreUnavailable("The supervisor is not there yet.")
         try:
-            return await call(SUPERVISOR, getattr(self._handle, method), *args, timeout_s=timeout_s)
+            return await call(SUPERVISOR, getattr(handle, method), *args, timeout_s=timeout_s)
         except Gone as error:
+            self._silent = actor_id(handle)
             self._handle = None
             raise StoreUnavailable("The supervisor does not answer; it is being replaced.") from error
 
@@ -85,8 +88,11 @@ class SupervisorClient:
         return settings
 
     async def replace(self) -> None:
-        """Kill a supervisor that is silent, and make another. A second one is harmless (P6)."""
+        """Kill a supervisor that is silent, and make another. A second one is harmless (P6); but one that another
+        replica has made meanwhile is left alone."""
         old = find(SUPERVISOR, self._settings.namespace)
+        if old is not None and self._silent not in (None, actor_id(old)):
+            return
         if old is not None:
             kill(old)
         self._handle = None

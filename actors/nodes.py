@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +33,7 @@ _worker: Any = ray_worker
 LOOK_S = 1.0
 SILENT_AFTER = 2
 HOSTS_AGAIN_S = 5.0
-FIRST_LOOK_S = 10.0
+HOSTS_WITHIN_S = 30.0  # a node that has not told by then is taken to reach nothing that is bound to a host
 PREEMPTION = 2  # DrainNodeReason: always accepted; the raylet goes by itself once it is idle
 
 
@@ -40,6 +41,7 @@ PREEMPTION = 2  # DrainNodeReason: always accepted; the raylet goes by itself on
 class _Known:
     row: dict[str, Any]
     raylet: Raylet
+    since: float
     missed: int = 0
     hosts: frozenset[str] | None = None
     asking: asyncio.Task[None] | None = None
@@ -64,7 +66,7 @@ class Nodes:
                 node_id=node_id,
                 address=str(known.row["NodeManagerAddress"]),
                 slots=slots(known.row),
-                hosts=known.hosts,
+                hosts=_told(known),
                 answers=known.missed < SILENT_AFTER,
                 drains=node_id in self._draining,
             )
@@ -97,13 +99,6 @@ class Nodes:
         known.missed = 0 if await known.raylet.answers() else max(known.missed + 1, SILENT_AFTER)
         return known.missed == 0
 
-    async def first_look(self) -> None:
-        """Look once, and wait a while for every node that answers to tell what it reaches."""
-        await self.look()
-        asking = [known.asking for known in self._known.values() if known.asking is not None and not known.missed]
-        if asking:
-            await asyncio.wait(asking, timeout=FIRST_LOOK_S)
-
     async def look_forever(self) -> None:
         """Look every second."""
         await asyncio.sleep(LOOK_S)
@@ -119,7 +114,7 @@ class Nodes:
         for node_id, row in rows.items():
             if node_id not in self._known:
                 raylet = Raylet(f"{row['NodeManagerAddress']}:{row['NodeManagerPort']}")
-                self._known[node_id] = _Known(row, raylet, hosts=self._hosts.get(node_id))
+                self._known[node_id] = _Known(row, raylet, time.monotonic(), hosts=self._hosts.get(node_id))
             self._known[node_id].row = row
         await asyncio.gather(*(self._look_at(node_id, known) for node_id, known in list(self._known.items())))
 
@@ -151,6 +146,11 @@ class Nodes:
     def deadline(self, node_id: str) -> int | None:
         """Return until when (UTC ms) the node is being drained; None if it is not."""
         return self._draining.get(node_id)
+
+
+def _told(known: _Known) -> frozenset[str] | None:
+    late = known.hosts is None and time.monotonic() - known.since > HOSTS_WITHIN_S
+    return frozenset() if late else known.hosts
 
 
 def _rows() -> tuple[dict[str, dict[str, Any]], dict[str, int]]:

@@ -92,7 +92,7 @@ class SupervisorActor:
     async def _open_once(self) -> Supervisor:
         settings = self._settings
         # The shards are looked after before anything is asked of them: one that hangs now must be replaced (P6).
-        await self._nodes.first_look()
+        await self._nodes.look()
         for keeper in self._keepers:
             self._tasks.append(asyncio.create_task(forever(keeper.name, keeper.turn)))
         shards = self._shards()
