@@ -139,7 +139,7 @@ def test_an_instance_that_does_not_come_back_is_given_up(fake: FakeInstance, out
     fake.faults.extend([Cut(after=2)])
 
     def go() -> None:
-        wait_until(fake.streams, "a stream")
+        wait_until(lambda: len(fake.streams()) >= 2, "a second stream: what the first one brought is read")
         fake.down()
 
     thread = threading.Thread(target=go)
