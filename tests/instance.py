@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,8 @@ class Instance:
             self._http.close()
         self.kill_everything()
         for pid in self.agents():
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # its recorder was quicker
+                os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not self.agents(), "the end of every agent", GONE_S)
         shutil.rmtree(self.temp_dir, ignore_errors=True)
 
