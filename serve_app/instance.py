@@ -25,7 +25,6 @@ from typing import Any
 import msgspec
 
 from actors.compose import harnesses, named_paths
-from actors.ray_access import TOKEN_FILE
 from runtime.errors import DataDirRefused, InputInvalid, PortInUse, RayUnreachable
 from runtime.process import current
 from runtime.settings import Settings
@@ -60,7 +59,7 @@ def serve(settings: Settings) -> int:
         deployment = prepare_store(settings)
         temp_dir = settings.ray_temp_dir or default_temp_dir(settings)
         if not settings.ray_address:
-            end_leftovers([Path(temp_dir), proxy_folder(temp_dir)], settings.data_path / TOKEN_FILE)
+            end_leftovers([Path(temp_dir), proxy_folder(temp_dir)])
         check_port(settings)
         stack.enter_context(neutral_folder(settings.data_path))
         prepare(temp_dir, settings.data_path, own=not settings.ray_address)

@@ -20,11 +20,12 @@ FAMILY_PATIENCE_S = 2.0
 LOOK_S = 0.02
 
 
-def end_leftovers(folders: list[Path], token: Path) -> int:
-    """End our own processes that name one of `folders` on their command line; return how many there were.
+def end_leftovers(folders: list[Path]) -> int:
+    """End our own processes that name one of `folders` on their command line, or are Ray's and have a file open there;
+    return how many there were.
 
     By identity (P5), and waits until they are gone, at most PATIENCE_S."""
-    found = list(_using(folders, token))
+    found = list(_using(folders))
     for process in found:
         send(process, signal.SIGKILL)
     wait_gone(found, PATIENCE_S)
@@ -64,16 +65,19 @@ def _parent(entry: Path) -> int:
     return int(stat[stat.rindex(b")") + 2 :].split()[1])
 
 
-def _is_ray_with(entry: Path, command: bytes, token: Path) -> bool:
-    """Return whether it is a process of Ray's that was given our token: such a one shows a title for its arguments."""
+def _is_ray_in(entry: Path, command: bytes, names: Sequence[bytes]) -> bool:
+    """Return whether it is a process of Ray's that writes its log below one of `names`. Such a one shows a title for
+    its arguments, which may also lie over what its environment said."""
+    if not command.startswith(b"ray::"):
+        return False
     try:
-        environment = (entry / "environ").read_bytes() if command.startswith(b"ray::") else b""
+        files = [os.fsencode(link.readlink()) for link in (entry / "fd").iterdir()]
     except OSError:
         return False
-    return b"RAY_AUTH_TOKEN_PATH=" + os.fsencode(token) in environment.split(b"\0")
+    return any(file.startswith(name) for file in files for name in names)
 
 
-def _using(folders: list[Path], token: Path) -> Iterator[ProcessIdentity]:
+def _using(folders: list[Path]) -> Iterator[ProcessIdentity]:
     names = [os.fsencode(folder) + b"/" for folder in folders]
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal() or int(entry.name) == os.getpid():
@@ -84,6 +88,6 @@ def _using(folders: list[Path], token: Path) -> Iterator[ProcessIdentity]:
             command = (entry / "cmdline").read_bytes()
         except OSError:
             continue
-        named = any(name in command for name in names) or _is_ray_with(entry, command, token)
+        named = any(name in command for name in names) or _is_ray_in(entry, command, names)
         if process is not None and ours and named:
             yield process

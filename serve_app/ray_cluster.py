@@ -29,7 +29,6 @@ from actors.calls import Gone, call, find, kill
 from actors.cluster import RayCluster
 from actors.compose import preloaded_modules
 from actors.names import SUPERVISOR, shard_name
-from actors.ray_access import TOKEN_FILE
 from actors.slots import RUN_MEMORY
 from runtime.errors import InstanceError, RayUnreachable
 from runtime.settings import Settings
@@ -191,7 +190,7 @@ class RayInstance:
         end_family(family)  # the raylet's own helpers take their time after it
         if self._own:
             # and what the raylet started after we had looked: now that it is gone, nobody starts more
-            end_leftovers([Path(self.temp_dir), proxy_folder(self.temp_dir)], self.settings.data_path / TOKEN_FILE)
+            end_leftovers([Path(self.temp_dir), proxy_folder(self.temp_dir)])
             shutil.rmtree(proxy_folder(self.temp_dir), ignore_errors=True)
 
     def _leave_cluster(self) -> None:

@@ -54,6 +54,7 @@ def test_a_superseded_run_actor_that_wakes_up_tries_to_append_and_is_refused(
     assert instance.metric("outlast_appends_refused_total") > refused, "no sleeper tried"
     record = instance.ended(run)
     assert record["status"] == "completed"
+    assert "append" in {refusal["tried"] for refusal in record["refusals"]}
     assert next(claim["chunks"] for claim in record["claims"] if claim["claimant"] == "test") == 0
 
 
