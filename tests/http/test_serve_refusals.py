@@ -47,6 +47,7 @@ def test_a_port_in_use_is_named_with_the_setting_that_changes_it(instance: Insta
     said = refusal(other, NO_INSTANCE, OUTLAST_PORT=str(instance.port))
     assert str(instance.port) in said
     assert "OUTLAST_PORT" in said
+    assert not other.data_dir.exists()
     assert instance.ready
 
 
