@@ -51,13 +51,11 @@ class PostgresView:
 
     def prefetch(self, ops: Sequence[Op]) -> None:
         """Read, in one statement, the runs of `ops` that are not remembered. Creations are believed to be new."""
-        wanted: dict[str, None] = {}
-        for op in ops:
-            run_id = run_of(op)
-            if run_id and not (isinstance(op, Create) and not self._fresh) and run_id not in self._memory.rows:
-                wanted[run_id] = None
+        new = set() if self._fresh else {run_of(op) for op in ops if isinstance(op, Create)}
+        runs = dict.fromkeys(map(run_of, ops))
+        wanted = [run_id for run_id in runs if run_id and run_id not in new and run_id not in self._memory.rows]
         if wanted:
-            self._remember(self._session.execute(sql.READ_ROWS, (list(wanted),)).fetchall())
+            self._remember(self._session.execute(sql.READ_ROWS, (wanted,)).fetchall())
 
     # --- what the machine asks ---
 

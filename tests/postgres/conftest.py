@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 from postgres_server import PostgresServer, forget_template
@@ -39,30 +40,34 @@ def own_server() -> Iterator[PostgresServer]:
     server.close()
 
 
-def opener(url: str, shards: int, made: list[PostgresStore]) -> Open:
-    """Make the store at `url`; return what opens it, noting in `made` what it opened."""
-    create_store(Address(url), DEPLOYMENT, shards)
-
-    def open_one(other_url: str = url) -> PostgresStore:
-        made.append(PostgresStore(other_url, shards=shards, deployment_id=DEPLOYMENT))
-        return made[-1]
-
-    return open_one
-
-
 @pytest.fixture
 def one_shard(server: PostgresServer) -> Iterator[Open]:
     """Yield what opens a store of one shard."""
-    made: list[PostgresStore] = []
-    yield opener(server.url, 1, made)
-    for store in made:
-        store.close()
+    with opening(server.url, 1) as open_one:
+        yield open_one
 
 
 @pytest.fixture
 def two_shards(server: PostgresServer) -> Iterator[Open]:
     """Yield what opens a store of two shards."""
-    made: list[PostgresStore] = []
-    yield opener(server.url, 2, made)
-    for store in made:
-        store.close()
+    with opening(server.url, 2) as open_one:
+        yield open_one
+
+
+@pytest.fixture
+def own_store(own_server: PostgresServer) -> Iterator[Open]:
+    """Yield what opens a store of one shard on a server that the test may kill or freeze."""
+    with opening(own_server.url, 1) as open_one:
+        yield open_one
+
+
+@contextmanager
+def opening(url: str, shards: int) -> Iterator[Open]:
+    """Make the store at `url`; yield what opens it, there or at another URL; close what was opened."""
+    create_store(Address(url), DEPLOYMENT, shards)
+    with ExitStack() as stack:
+
+        def open_one(other_url: str = url) -> PostgresStore:
+            return stack.enter_context(closing(PostgresStore(other_url, shards=shards, deployment_id=DEPLOYMENT)))
+
+        yield open_one
