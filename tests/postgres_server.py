@@ -170,6 +170,10 @@ class PostgresServer:
             admin.execute("SELECT pg_terminate_backend(pid, 2000) FROM pg_stat_activity WHERE usename = 'outlast'")
             admin.execute("DROP SCHEMA IF EXISTS outlast CASCADE")
 
+    def give(self, path: Path) -> None:
+        """Make a folder the server's own."""
+        _give(path)
+
     def backends(self) -> list[int]:
         """Return every process of the server, the postmaster first."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()

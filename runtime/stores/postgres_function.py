@@ -126,7 +126,7 @@ BEGIN
     IF cardinality(key_runs) > 0 AND EXISTS (
         SELECT FROM unnest(key_runs, key_names) AS absent(run_id, key)
         JOIN outlast.run AS r USING (run_id)
-        JOIN outlast.batch AS b ON b.run = r.ordinal AND b.key = absent.key) THEN
+        JOIN outlast.batch AS b ON b.run = r.ordinal AND sha256(b.key) = sha256(absent.key)) THEN
         RETURN;
     END IF;
     IF count_least > 0 OR count_most < 9223372036854775807 THEN

@@ -81,7 +81,8 @@ MIGRATIONS: Final = (
                 data bytea NOT NULL,
                 PRIMARY KEY (run, seq))""",
             "ALTER TABLE outlast.batch ALTER COLUMN data SET STORAGE EXTERNAL",
-            "CREATE UNIQUE INDEX batch_key ON outlast.batch (run, key) WHERE key IS NOT NULL",
+            # By its digest: an index takes no key of any length.
+            "CREATE UNIQUE INDEX batch_key ON outlast.batch (run, sha256(key)) WHERE key IS NOT NULL",
             "CREATE TABLE outlast.stderr (run bigint PRIMARY KEY, tail bytea NOT NULL)",
             # What a run's newest checkpoint is (P25): replaced by appends, so a page keeps room.
             "CREATE TABLE outlast.checkpoint (run bigint PRIMARY KEY, stored bytea NOT NULL) WITH (fillfactor = 60)",
@@ -147,7 +148,7 @@ _BATCH: Final = "seq, n, epoch, band, first_index, key, ends, data"
 READ_BATCH_AT: Final = f"""SELECT {_BATCH} FROM outlast.batch
     WHERE run = (SELECT ordinal FROM outlast.run WHERE run_id = %s) AND seq = %s"""
 READ_BATCH_BY_KEY: Final = f"""SELECT {_BATCH} FROM outlast.batch
-    WHERE run = (SELECT ordinal FROM outlast.run WHERE run_id = %s) AND key = %s"""
+    WHERE run = (SELECT ordinal FROM outlast.run WHERE run_id = %s) AND sha256(key) = sha256(%s)"""
 
 # --- what readers ask ------------------------------------------------------------------------------------------
 
