@@ -27,6 +27,7 @@ FORBIDDEN = (
     "fastapi",
     "starlette",
     "sqlite3",
+    "psycopg",
     "uvicorn",
     "httpx",
     "click",
