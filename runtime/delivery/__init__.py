@@ -11,7 +11,7 @@
     replay.py       drop from a replay what the log holds
     pipe.py         one run's chunks into its log, to one ending
     driver.py       all of it in order: what a user calls
-    controller.py    runs in the background of one process
+    controller.py   runs in the background of one process
     errors.py       what can go wrong, by what the handler does
 
 What is promised. I1, I2 and I5 are promised for Outlast's own log alone. An external log promises what it can:
