@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import delivery
+import losses
 import memory
 import pure
 import replacing
@@ -35,6 +36,13 @@ GROUPS = (
     Group(("run_actor_uss_mb",), memory.run_actor),
     Group(("takeover_p50_ms", "takeover_p99_ms"), takeovers.warm),
     Group(("takeover_66k_ms",), takeovers.long_log),
+    Group(("takeover_frozen_p50_ms", "takeover_frozen_p99_ms"), losses.frozen),
+    Group(("takeover_20_at_once_ms",), losses.twenty),
+    Group(
+        ("takeover_stored_1k_ms", "takeover_stored_10k_ms", "takeover_stored_100k_ms", "takeover_stored_growth"),
+        losses.stored,
+    ),
+    Group(("takeover_cpu_s",), losses.cost),
     Group(("one_run_chunks_per_s",), throughput.one_run),
     Group(("twenty_runs_chunks_per_s",), throughput.twenty_runs),
     Group(("viewers200_p99_ms",), delivery.viewers),

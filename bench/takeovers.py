@@ -18,6 +18,7 @@ import os
 import random
 import signal
 import time
+from typing import Any
 
 from delivery import texts_of
 from rows import Figure, Figures, quantile, spread
@@ -50,7 +51,7 @@ async def long_log(served: Served, quick: bool) -> Figures:
         run_id = new_run()
         stream = await served.replay(run_id, LONG_CHUNKS + LINES, rate=RATE, burst=LONG_CHUNKS)
         await stream.until(b"@@%d:" % (LONG_CHUNKS + RATE))  # the first that were not part of the burst
-        found.append(await _kill(served, run_id, stream))
+        found.append(await lose_driver(served, run_id, stream))
     return {"takeover_66k_ms": Figure(quantile(found, 0.5), len(found))}
 
 
@@ -62,22 +63,29 @@ async def _trials(served: Served, count: int) -> list[float]:
         stream = await served.replay(run_id, LINES, rate=RATE)
         await stream.until(TEXT)
         await asyncio.sleep(plan.uniform(*AFTER_S))
-        found.append(await _kill(served, run_id, stream))
+        found.append(await lose_driver(served, run_id, stream))
     return found
 
 
-async def _kill(served: Served, run_id: str, stream: Stream) -> float:
-    """Kill the driver of a run that streams; return the ms to its successor's first chunk."""
+async def lose_driver(served: Served, run_id: str, stream: Stream, by: signal.Signals = signal.SIGKILL) -> float:
+    """Kill or stop the driver of a run that streams; return the ms to its successor's first chunk."""
     claims = (await served.record(run_id))["claims"]
-    killed_ns = time.time_ns()
-    os.kill(claims[-1]["pid"], signal.SIGKILL)
+    lost_ns = time.time_ns()
+    os.kill(claims[-1]["pid"], by)
+    return await until_taken_over(served, run_id, stream, claims, lost_ns)
+
+
+async def until_taken_over(
+    served: Served, run_id: str, stream: Stream, claims: list[dict[str, Any]], lost_ns: int
+) -> float:
+    """Return the ms from `lost_ns` to the first chunk of whoever claims after `claims`; then end the run."""
     first = await _first_of_successor(served, run_id, len(claims))
     await stream.until(b"_%016d\n" % first)
     await asyncio.sleep(SETTLE_S)
     await served.end(run_id, stream)
     texts_of(stream, whole=False)
     came_ns = next(event.came_ns for event in stream.events() if event.position == first)
-    return (came_ns - killed_ns) / 1e6
+    return (came_ns - lost_ns) / 1e6
 
 
 async def _first_of_successor(served: Served, run_id: str, dead: int) -> int:
