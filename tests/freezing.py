@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import httpx
 from instance import Instance
-from processes import resume, state
+from processes import state
 from shell_runs import unique
 from waiting import wait_until
 from watching import Watch, check_whole
@@ -49,9 +49,18 @@ class Stops:
         """Let the first process that comes to the run's step stop there."""
         (self.folder / f"{run}@{step}").touch()
 
-    def make_unkillable(self, run: str) -> None:
-        """Let no kill reach the run's drivers, and no name stand in a successor's way."""
-        (self.folder / f"{run}.unkillable").touch()
+    def make_unkillable(self, who: str) -> None:
+        """Let no kill reach the run's drivers, or that part, and no name stand in a successor's way."""
+        (self.folder / f"{who}.unkillable").touch()
+
+    @contextmanager
+    def unkillable(self, part: str) -> Iterator[None]:
+        """Let no kill reach `supervisor` or `log:0` meanwhile."""
+        self.make_unkillable(part)
+        try:
+            yield
+        finally:
+            (self.folder / f"{part}.unkillable").unlink()
 
     def stopped(self, run: str, step: str, within_s: float = 30.0) -> ProcessIdentity:
         """Return the process that stands still at the step, once one does."""
@@ -74,14 +83,17 @@ class Stops:
 class Trial:
     """One run whose agent counts its own starts, and prints numbers until it is told to end."""
 
-    def __init__(self, instance: Instance, stops: Stops, folder: Path, name: str) -> None:
+    def __init__(
+        self, instance: Instance, stops: Stops, folder: Path, name: str, thread: str | None = None, **forwarded: Any
+    ) -> None:
         self.instance = instance
         self.stops = stops
         self.run = unique(name)
         self._gate = folder / f"{self.run}.gate"
         self._starts = folder / f"{self.run}.starts"
         self._count = folder / f"{self.run}.count"
-        self.watch = Watch(instance, self.run, self._script)
+        self.thread = thread or f"thread-{self.run}"
+        self.watch = Watch(instance, self.run, self._script, self.thread, **forwarded)
 
     @property
     def _script(self) -> str:
@@ -193,11 +205,6 @@ def stored_batches(instance: Instance, run: str) -> list[tuple[int, int, int, by
     with closing(connect_reader(instance.data_dir / "outlast.sqlite", 5000)) as connection:
         found: sqlite3.Cursor = connection.execute(query, (run,))
         return [(int(seq), int(n), int(epoch), bytes(data)) for seq, n, epoch, data in found]
-
-
-def wake(who: ProcessIdentity) -> bool:
-    """Let a sleeper go on; False if somebody has ended it."""
-    return resume(who)
 
 
 def _pid_of(claim: dict[str, Any]) -> ProcessIdentity:

@@ -11,14 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from freezing import Stops, Trial, running, wake
+from freezing import Stops, Trial, running
 from instance import Instance
-from processes import state
+from processes import resume, state
 from waiting import wait_until
 
 from runtime.process import ProcessIdentity
 
 pytestmark = pytest.mark.timeout(240)
+again = pytest.mark.usefixtures("turn")
 
 # What a driver does on its way to its agent's first line, in order; each is a place to stand still.
 CLAIMS = ("driver.claim.before", "driver.claim.after")
@@ -49,6 +50,13 @@ CANCELS = ("driver.destroy.before", "driver.destroy.inside", "driver.destroy.aft
 # What a driver may do to the world after its run has ended under a successor.
 SLEPT_THROUGH = ("driver.key.after", "driver.create.before", "driver.create.inside", "driver.launch.before")
 REFUSED = {"Superseded", "AlreadyEnded", "RunClaimLostError", "ClaimRefused"}
+
+
+@pytest.fixture(params=[1, *(pytest.param(turn, marks=pytest.mark.long) for turn in range(2, 6))])
+def turn(request: pytest.FixtureRequest) -> int:
+    """Return how often the steps have been tried, this time included."""
+    number: int = request.param
+    return number
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -102,9 +110,10 @@ def _wake_after_a_successor(trials: dict[str, Trial], sleepers: dict[str, Proces
 def _wake_all(sleepers: dict[str, ProcessIdentity]) -> None:
     for step, sleeper in sleepers.items():
         assert state(sleeper) == "T", f"the sleeper of {step} did not sleep"
-        assert wake(sleeper), f"somebody ended the sleeper of {step}"
+        assert resume(sleeper), f"somebody ended the sleeper of {step}"
 
 
+@again
 def test_a_driver_frozen_on_its_way_to_the_launch_changes_nothing_when_it_goes_on(
     frozen: Instance, stops: Stops, tmp_path: Path
 ) -> None:
@@ -116,6 +125,7 @@ def test_a_driver_frozen_on_its_way_to_the_launch_changes_nothing_when_it_goes_o
         _wake_after_a_successor(trials, sleepers)
 
 
+@again
 def test_a_driver_frozen_around_an_append_changes_nothing_when_it_goes_on(
     frozen: Instance, stops: Stops, tmp_path: Path
 ) -> None:
@@ -128,6 +138,7 @@ def test_a_driver_frozen_around_an_append_changes_nothing_when_it_goes_on(
         _wake_after_a_successor(trials, sleepers)
 
 
+@again
 def test_a_driver_frozen_between_finish_and_the_end_of_its_sandbox_ends_the_run_once(
     frozen: Instance, stops: Stops, tmp_path: Path
 ) -> None:
@@ -147,6 +158,7 @@ def test_a_driver_frozen_between_finish_and_the_end_of_its_sandbox_ends_the_run_
             assert trial.ending() == before[step]
 
 
+@again
 def test_a_cancel_that_finds_its_driver_frozen_ends_the_run_and_leaves_nothing(
     frozen: Instance, stops: Stops, tmp_path: Path
 ) -> None:
@@ -165,6 +177,7 @@ def test_a_cancel_that_finds_its_driver_frozen_ends_the_run_and_leaves_nothing(
             trial.check_aborted()
 
 
+@again
 def test_a_driver_frozen_while_it_carries_out_a_cancel_changes_nothing_when_it_goes_on(
     frozen: Instance, stops: Stops, tmp_path: Path
 ) -> None:
@@ -184,6 +197,7 @@ def test_a_driver_frozen_while_it_carries_out_a_cancel_changes_nothing_when_it_g
             assert trial.ending() == before[step]
 
 
+@again
 def test_a_driver_that_slept_through_its_whole_run_brings_nothing_back(
     frozen: Instance, stops: Stops, tmp_path: Path
 ) -> None:

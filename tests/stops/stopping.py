@@ -9,8 +9,9 @@ A step is `<role>.<what>.<when>`. Roles: `driver`, `supervisor`, and `store` for
 When: `before` the call, `after` its answer came and before anybody has seen it, and `inside` where there is such a
 place: a sandbox half made or half destroyed, a transaction that is not committed.
 
-A run that has a file `<run>.unkillable` stands for one whose driver cannot be reached: its drivers have names of their
-own and are not killed. On one machine a kill waits in the sleeper's socket, and nothing would be learnt of the fence.
+On one machine a kill waits in a sleeper's socket, and nothing would be learnt of the fence. So a file `<x>.unkillable`
+stands for somebody who cannot be reached, as on a host that is cut off: not killed, and the next one gets another name.
+`<x>` is a run, for its drivers, or `supervisor` or `log:0`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import wraps
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -29,6 +31,7 @@ from types import ModuleType
 from typing import Any
 
 Patch = Callable[[Any], None]
+SPARED_TIMEOUT_S = 3.0
 
 
 class Stopper:
@@ -37,7 +40,8 @@ class Stopper:
     def __init__(self, folder: str) -> None:
         self.folder = Path(folder)
         self.role = ""
-        self.unkillable: set[str] = set()  # actor ids
+        self.unkillable: set[str] = set()  # actor ids of drivers
+        self.parts: dict[str, str] = {}  # actor id -> `supervisor` or `log:0`
         self._woke = False
         self._lock = threading.Lock()
 
@@ -64,9 +68,24 @@ class Stopper:
         with self._lock, (self.folder / f"{os.getpid()}.tries").open("a") as file:
             file.write(line)
 
-    def is_unkillable(self, run: str) -> bool:
-        """Return whether the run's drivers are out of everybody's reach."""
-        return (self.folder / f"{run}.unkillable").exists()
+    def is_unkillable(self, who: str) -> bool:
+        """Return whether the run's drivers, or that part, are out of everybody's reach."""
+        return (self.folder / f"{who}.unkillable").exists()
+
+    def name_of(self, part: str) -> str:
+        """Return under which name the part is there now."""
+        try:
+            return (self.folder / f"{part}.name").read_text()
+        except FileNotFoundError:
+            return part
+
+    def rename(self, part: str, lost: str) -> None:
+        """Let the successor of the part whose actor id is `lost` have another name, once."""
+        with suppress(FileExistsError):
+            (self.folder / f"{part}.lost.{lost}").touch(exist_ok=False)
+            fresh = self.folder / f"{part}.name.{os.getpid()}"
+            fresh.write_text(f"{part}:{lost}")
+            fresh.rename(self.folder / f"{part}.name")
 
 
 def install(folder: str) -> None:
@@ -113,12 +132,16 @@ class _Steps:
             "runtime.stores.sqlite": self._sqlite,
             "actors.calls": self._calls,
             "actors.run_actor": self._run_actor,
+            "actors.log_shard": self._log_shard,
+            "actors.shard_client": self._shard_client,
+            "actors.supervisor_actor": self._supervisor_actor,
             "actors.fleet": lambda module: self._around(module.RayFleet, "create", lambda _, run, *__: (run, "make")),
         }
 
     def _remote_shard(self, module: Any) -> None:
         self._around(module.RemoteShard, "submit", lambda _, op: (_run_of(op), _word(op)))
         self._around(module.RemoteShard, "pulse", lambda _, run, *__: (run, "pulse"))
+        self._around(module.RemoteShard, "due", lambda *_: ("", "due"))
 
     def _local(self, module: Any) -> None:
         self._around(module.LocalProvider, "create", lambda _, key, *__: (_run_of_key(key), "create"))
@@ -130,7 +153,7 @@ class _Steps:
     def _sqlite(self, module: Any) -> None:
         """Reach `store.<op>.before`, `.inside` (decided and written, not committed) and `.after` of each operation."""
         stopper = self._stopper
-        commit, decide_all = module.SqliteStore.commit, module._decide_all
+        commit, decide_all, end = module.SqliteStore.commit, module._decide_all, module.end_predecessor
 
         def reach_all(ops: Sequence[Any], when: str) -> None:
             for op in ops:
@@ -154,16 +177,64 @@ class _Steps:
             reach_all(ops, "inside")
             return told
 
+        def end_if_reachable(path: Path) -> None:
+            if not stopper.is_unkillable("log:0"):
+                end(path)
+
         module.SqliteStore.commit, module._decide_all = outer, inside
+        module.end_predecessor = end_if_reachable
 
     def _calls(self, module: Any) -> None:
-        stopper, kill = self._stopper, module.kill
+        stopper, kill, find = self._stopper, module.kill, module.find
 
         def kill_if_reachable(handle: Any) -> None:
-            if module.actor_id(handle) not in stopper.unkillable:
+            who = module.actor_id(handle)
+            part = stopper.parts.get(who, "")
+            if stopper.is_unkillable(part):
+                stopper.rename(part, who)
+            elif who not in stopper.unkillable:
                 kill(handle)
 
-        module.kill = kill_if_reachable
+        def find_by_its_name(name: str, namespace: str) -> Any:
+            handle = find(stopper.name_of(name), namespace)
+            if handle is not None:
+                stopper.parts[module.actor_id(handle)] = name
+            return handle
+
+        module.kill, module.find = kill_if_reachable, find_by_its_name
+
+    def _log_shard(self, module: Any) -> None:
+        stopper, create = self._stopper, module.create
+
+        def create_by_its_name(shard: int, settings: Any, name: str, *args: Any) -> Any:
+            handle = create(shard, settings, stopper.name_of(name), *args)
+            stopper.parts[handle._actor_id.hex()] = name
+            return handle
+
+        module.create = create_by_its_name
+
+    def _supervisor_actor(self, module: Any) -> None:
+        stopper, create, name = self._stopper, module.create, module.SUPERVISOR
+
+        def create_by_its_name(*args: Any) -> Any:
+            module.SUPERVISOR = stopper.name_of(name)
+            try:
+                return create(*args)
+            finally:
+                module.SUPERVISOR = name
+
+        module.create = create_by_its_name
+
+    def _shard_client(self, module: Any) -> None:
+        """Ray tells callers at once that an actor was killed; one that was spared tells nobody, so they ask sooner."""
+        stopper, call, usual_s = self._stopper, module.ShardClient._call, module.CALL_TIMEOUT_S
+
+        @wraps(call)
+        async def outer(it: Any, method: str, *args: Any) -> Any:
+            module.CALL_TIMEOUT_S = SPARED_TIMEOUT_S if stopper.is_unkillable(it.name) else usual_s
+            return await call(it, method, *args)
+
+        module.ShardClient._call = outer
 
     def _run_actor(self, module: Any) -> None:
         stopper, name, create = self._stopper, module.run_name, module.create
@@ -171,8 +242,8 @@ class _Steps:
         def unreachable_name(run: str) -> str:
             return f"{name(run)}:{time.monotonic_ns()}" if stopper.is_unkillable(run) else str(name(run))
 
-        def create_unreachable(run: str, *args: Any) -> Any:
-            handle = create(run, *args)
+        def create_unreachable(run: str, *args: Any, **kwargs: Any) -> Any:
+            handle = create(run, *args, **kwargs)
             if stopper.is_unkillable(run):
                 stopper.unkillable.add(handle._actor_id.hex())
             return handle
