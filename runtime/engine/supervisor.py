@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from runtime.core.ops import Assign, Assigned, Exhausted, OpenSupervisor, SupervisorOpened, SupervisorStale
-from runtime.core.record import Claimant, ClaimReason, Head
+from runtime.core.record import Claimant, ClaimEnd, ClaimReason, Head
 from runtime.engine.authority import repeat
 from runtime.engine.ending import end_run
 from runtime.engine.finishing import aborted, failed
@@ -192,7 +192,7 @@ class Supervisor:
         """Make a driver for the next epoch after `head`'s, instead of whoever is watched."""
         if self.stale.is_set() or self.leaving:
             return
-        watched = Watched(head.driver_epoch, reason)
+        watched = Watched(head.driver_epoch, _true_reason(head, reason))
         old = self._watched.get(head.run_id)
         watched.lost_node = head.claims[-1].claimant.node_id if head.claims else None
         if reason is ClaimReason.CANCEL:
@@ -367,6 +367,13 @@ class Supervisor:
     def watching(self) -> Mapping[str, Watched]:
         """Return what is watched, by run."""
         return self._watched
+
+
+def _true_reason(head: Head, reason: ClaimReason) -> ClaimReason:
+    """Return why a driver is made: one that handed over was not lost, however we learnt that it has gone."""
+    handed_over = bool(head.claims) and head.claims[-1].end is ClaimEnd.HANDED_OVER
+    lost = reason in (ClaimReason.DRIVER_LOST, ClaimReason.LEASE_EXPIRED)
+    return ClaimReason.DRAIN if handed_over and lost else reason
 
 
 async def _first(event: asyncio.Event, seconds: float) -> None:

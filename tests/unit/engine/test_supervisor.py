@@ -8,7 +8,7 @@ import pytest
 from unit.engine.fleet_by_hand import Acts, watching
 from unit.engine.stage import RUN, append, claim, create, finish
 
-from runtime.core.ops import Finished, RequestCancel, RequestHandover
+from runtime.core.ops import Finished, Note, RequestCancel, RequestHandover
 from runtime.core.record import CancelReason, ClaimReason, Status
 from runtime.engine.concluding import DriveEnd
 from runtime.engine.fleet import DriverDied
@@ -77,6 +77,20 @@ def test_a_run_whose_start_nobody_heard_of_is_found() -> None:
         await acts.shard.submit(create())
         await elapse(11.0)
         assert acts.made == [(0, "start")]
+
+    play(1, acts())
+
+
+@pytest.mark.parametrize("dies", [True, False])
+def test_a_driver_that_handed_over_was_not_lost_however_that_is_learnt(dies: bool) -> None:
+    async def acts() -> None:
+        acts = await Acts.open()
+        first = await acts.begun()
+        await acts.shard.submit(Note(run_id=RUN, epoch=1, handed_over=True))
+        if dies:
+            first.die()
+        await elapse(0.5 if dies else 5.0)  # or its lease runs out
+        assert acts.made == [(0, "start"), (1, "drain")]
 
     play(1, acts())
 
