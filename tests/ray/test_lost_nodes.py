@@ -8,10 +8,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from instance import OUTLAST, Instance
 from node_cluster import NodeCluster, RayNode
@@ -26,6 +29,7 @@ LINES = 400
 RATE = 20.0
 PAUSE_AT = 20
 HEAD_SLOTS = 4
+SUPERVISOR_S = 20.0  # 10 s on an idle machine, where a cold start takes half a second
 # A lease, and one second; then the start queue: 2.5 cold starts a second on two idle cores, which other tests may use
 # too. `make bench` has the figures.
 TAKEN_OVER_S = 3.0 + 1.0
@@ -154,6 +158,36 @@ def test_a_worker_that_outlives_its_raylet_is_refused(guest: Instance, two: list
     claims = guest.record(theirs[0])["claims"]
     assert [claim["reason"] for claim in claims] == ["start", "operator"]
     assert claims[0]["end"] == "superseded"
+
+
+def test_the_supervisor_of_a_node_that_dies_is_made_elsewhere(guest: Instance, two: list[RayNode]) -> None:
+    _move_supervisor(guest, two[0])
+    runs = _begin(guest, 3)
+    with Watch(guest, next(iter(runs))) as watch:
+        watch.until_lines(PAUSE_AT)
+        lost_at = time.monotonic()
+        two[0].lose()
+        wait_until(lambda: _supervisor_node(guest) not in (None, two[0].node_id), "another supervisor", 30.0)
+        assert time.monotonic() - lost_at < SUPERVISOR_S
+        watch.until_end(within_s=60)
+    check_whole(watch, LINES)
+    _check(guest, runs)
+
+
+def _supervisor_node(guest: Instance) -> str | None:
+    try:
+        actors: list[dict[str, Any]] = guest.http.get("/readyz").json()["actors"]
+    except (httpx.TransportError, ValueError):
+        return None
+    return next((actor["nodeId"] for actor in actors if actor["name"] == "supervisor"), None)
+
+
+def _move_supervisor(guest: Instance, node: RayNode) -> None:
+    """Have the supervisor made on that node."""
+    program = Path(__file__).parents[1] / "move_supervisor.py"
+    command = [sys.executable, str(program), guest.info.ray_address, node.node_id]
+    subprocess.run(command, env={**guest.env, "RAY_AUTH_MODE": "disabled"}, cwd="/", check=True, timeout=60)
+    wait_until(lambda: _supervisor_node(guest) == node.node_id, "the supervisor on that node", 30.0)
 
 
 def test_a_drained_node_hands_its_runs_over_before_it_goes(guest: Instance, two: list[RayNode]) -> None:
