@@ -24,6 +24,7 @@ from runtime.engine.authority import repeat
 from runtime.engine.ending import end_run
 from runtime.engine.finishing import aborted, failed
 from runtime.engine.fleet import DriverDied, Fleet, NameTaken, NotStarted, RunHandle, Tally, Watched, node_of
+from runtime.engine.forever import forever
 from runtime.engine.moving import Mover
 from runtime.engine.starting import Starter
 from runtime.errors import OutlastError, RunEnded, RunNotFound
@@ -81,7 +82,7 @@ class Supervisor:
         for shard in self._shards.values():
             self._keep(asyncio.create_task(self._adopt_all(shard)))
             self._keep(asyncio.create_task(self._watch_shard(shard)))
-        self._keep(asyncio.create_task(self._watch_places()))
+        self._keep(asyncio.create_task(forever("the places of drivers", self._watch_places)))
 
     async def close(self) -> None:
         """Stop deciding. Drivers go on."""
@@ -108,9 +109,9 @@ class Supervisor:
                 await asyncio.sleep(0.2)
 
     async def _watch_places(self) -> None:
-        while not self.stale.is_set():
+        if not self.stale.is_set():
             await self._mover.turn()
-            await asyncio.sleep(PLACES_LOOK_S)
+        await asyncio.sleep(PLACES_LOOK_S)
 
     # --- told ---
 

@@ -76,9 +76,12 @@ class Fleet:
         self.starts = True
         self.asleep: asyncio.Event | None = None  # a create sleeps until it is set
         self.seen: list[Node] = []
+        self.unseeing: list[Exception] = []  # what the next looks at the nodes raise
         self.silent: set[str] = set()  # nodes that do not answer, although `seen` does not know yet
 
     def nodes(self) -> list[Node]:
+        if self.unseeing:
+            raise self.unseeing.pop()
         return self.seen
 
     async def answers(self, node_id: str) -> bool:

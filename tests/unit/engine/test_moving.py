@@ -34,6 +34,20 @@ def test_a_drained_node_hands_its_runs_over_and_gets_no_new_one() -> None:
     play(1, acts())
 
 
+def test_a_look_at_the_nodes_that_fails_is_not_the_last_one() -> None:
+    async def acts() -> None:
+        acts = await Acts.open()
+        await _driven(acts)
+        acts.fleet.unseeing = [RuntimeError("a node without a name")]
+        await elapse(2.0)
+        assert not acts.fleet.unseeing
+        acts.fleet.seen = [node("a", drains=True), node("b")]
+        await elapse(1.0)
+        assert acts.stage.head().handover_epoch == 1
+
+    play(1, acts())
+
+
 def test_a_driver_that_does_not_hand_over_is_replaced() -> None:
     async def acts() -> None:
         acts = await Acts.open(lease_ttl_s=60.0)
