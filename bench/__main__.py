@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="rows, by commas; a row brings those that are measured with it")
     parser.add_argument("--quick", action="store_true", help="few trials: to see that it works")
     chosen = parser.parse_args(arguments)
-    groups = choose([name for name in chosen.only.split(",") if name])
+    groups = [group for group in choose([name for name in chosen.only.split(",") if name]) if _can_be_made(group)]
     names = {name for group in groups for name in group.rows}
     rows = [row for row in ROWS if row.name in names]
     begun, load = time.monotonic(), os.getloadavg()
@@ -43,6 +43,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     figures = asyncio.run(_measure(groups, build, chosen.quick))
     _report(rows, figures, begun, load)
     return 0 if all(row.name in figures for row in rows) else 1
+
+
+def _can_be_made(group: Group) -> bool:
+    why = group.missing()
+    if why is not None:
+        print(f"  left out: {', '.join(group.rows)}: {why}", file=sys.stderr, flush=True)
+    return why is None
 
 
 async def _measure(groups: Sequence[Group], build: Path, quick: bool) -> Figures:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+import appends
 import delivery
 import losses
 import memory
@@ -27,6 +28,7 @@ class Group:
     measure: Measure | None = None
     alone: Callable[[bool], Awaitable[Figures]] | None = None
     cold: bool = False
+    missing: Callable[[], str | None] = lambda: None  # why it cannot be made on this machine
 
 
 GROUPS = (
@@ -50,6 +52,8 @@ GROUPS = (
     Group(("takeover_cold_p50_ms", "takeover_cold_p99_ms"), takeovers.cold, cold=True),
     Group(("cluster_replace_per_run_ms",), alone=replacing.replace_cluster),
     Group(("translate_lines_per_s",), alone=pure.translate),
+    Group(appends.rows_of("sqlite"), alone=appends.sqlite),
+    Group(appends.rows_of("postgres"), alone=appends.postgres, missing=appends.no_postgres),
     Group(("align_chunks_per_s", "align_fingerprint_chunks_per_s"), alone=pure.align),
 )
 

@@ -62,6 +62,12 @@ ROWS = (
     _higher("translate_lines_per_s", "lines/s", 400_000, 100_000),
     _higher("align_chunks_per_s", "chunks/s", 5_000_000, 230_000),
     _higher("align_fingerprint_chunks_per_s", "chunks/s", 300_000),
+    _higher("append_per_s_sqlite_1", "appends/s", 500),
+    _higher("append_per_s_sqlite_10", "appends/s", 4_000),
+    _higher("append_per_s_sqlite_100", "appends/s", 8_000),
+    _higher("append_per_s_postgres_1", "appends/s", 300),
+    _higher("append_per_s_postgres_10", "appends/s", 2_000),
+    _higher("append_per_s_postgres_100", "appends/s", 5_000),
     _lower("run_actor_uss_mb", "MB", 60),
     _lower("viewers200_p99_ms", "ms", 100),
     _lower("stale_appends", "trials of 40", 0, 38),  # the peer: 81 of 85 trials

@@ -127,7 +127,7 @@ def test_a_taken_name_is_a_value_error(instance: Instance, ray_driver: Any) -> N
 
 def _sample(kind: type[OutlastError]) -> OutlastError:
     """Return an error of that class with a value in every field."""
-    values: dict[str, Any] = {"str": "what", "int": 7, "str | None": "code", "None": None}
+    values: dict[str, Any] = {"str": "what", "int": 7, "str | None": "code", "int | None": 8}
     parameters = list(inspect.signature(kind).parameters.values())
     return kind(**{parameter.name: values[str(parameter.annotation)] for parameter in parameters})
 
