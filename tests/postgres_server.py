@@ -79,6 +79,12 @@ def _found(program: str) -> Path:
     return folder / program
 
 
+def _with_us() -> list[str]:
+    """Return what ends a process when we are killed and cannot end it; nothing where there is no such program."""
+    program = shutil.which("setpriv")
+    return [program, "--pdeathsig", "QUIT"] if program else []
+
+
 def _give(path: Path) -> None:
     user = _user()
     if user is not None:
@@ -135,7 +141,7 @@ class PostgresServer:
         options = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [str(_found("postgres")), "-D", str(self.data), *options],
+                [*_with_us(), str(_found("postgres")), "-D", str(self.data), *options],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

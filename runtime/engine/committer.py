@@ -36,7 +36,8 @@ class Committer:
 
     `applied` is called in commit order, before the caller is answered, without an await in between: memory and
     answers can never be seen in another order than the store's. `failed` is called for each try that failed,
-    `stalled` after one that took longer than STALL_S.
+    `stalled` after one that took longer than STALL_S, and `recovered` after the first success that follows a failure:
+    only then is it settled what became of the tries before, since a store lets none of them happen after it.
     """
 
     def __init__(
@@ -59,6 +60,8 @@ class Committer:
         self._applied = applied
         self._failed = failed
         self._stalled = stalled
+        self.recovered: Callable[[], None] = lambda: None
+        self._uncertain = False  # a try failed, and none has succeeded since
         self._pending: deque[tuple[Op, asyncio.Future[Outcome]]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._latched: OutlastError | None = None
@@ -139,13 +142,18 @@ class Committer:
         try:
             outcomes = await self._threads.write(lambda: self._store.commit(self._shard, self._epoch, ops, now_ms))
         except OutlastError as error:
+            self._uncertain = True
             self._failed(error)
             raise
         except Exception as error:
+            self._uncertain = True
             unknown = StoreUnavailable(f"The store failed: {error!r}")
             self._failed(unknown)
             raise unknown from error
         self._confirmed = max(self._confirmed, sent)
+        if self._uncertain:
+            self._uncertain = False
+            self.recovered()
         if self._clock.monotonic() - sent > STALL_S:
             self._stalled()
         return outcomes

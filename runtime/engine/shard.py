@@ -35,6 +35,7 @@ from runtime.core.ops import (
     to_error,
 )
 from runtime.core.record import CancelReason, Head, OnDisconnect, Refused, RunSpec
+from runtime.engine.chores import Chores
 from runtime.engine.clock import Threads
 from runtime.engine.cold import Cold
 from runtime.engine.committer import Committer
@@ -80,6 +81,7 @@ class Shard(Questions):
         self._leases = Leases(clock, settings.lease_ttl_s, settings.hang_s, settings.start_ttl_s)
         self._viewers = Viewers(clock)
         self._watchlist = Watchlist(clock, self._leases, self._viewers)
+        self._doubt = Doubt(self._reread)
         self._committer = Committer(
             store,
             shard,
@@ -90,10 +92,10 @@ class Shard(Questions):
             failed=self._failed,
             stalled=self._leases.refresh_all,
         )
-        self._doubt = Doubt(self._reread)
+        self._committer.recovered = self._doubt.arise
         self._neighbours = Neighbours(store, shard, settings.shards, clock=clock, threads=threads)
         self._superseded: OutlastError | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._chores = Chores(f"log:{shard}")
         self._story = Story(clock)
         self._counts = {"appends": 0, "reads": 0, "segment_reads": 0, "chunks": 0}
 
@@ -115,14 +117,12 @@ class Shard(Questions):
         for head in await threads.read(lambda: store.list_unfinished(shard)):
             self._tail(head.run_id).adopt(head)
             self._watchlist.adopt(head)
-        self._spawn(self._sweep(), "sweep")
+        self._chores.spawn(self._sweep(), "sweep")
         return self
 
     async def close(self) -> None:
         """Stop the sweep and release every reader; the store is the caller's."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, self._doubt.close(), return_exceptions=True)
+        await asyncio.gather(self._chores.close(), self._doubt.close())
         for tail in self._tails.values():
             tail.wake()
 
@@ -187,7 +187,7 @@ class Shard(Questions):
         if head.cancel_requested:
             self._watchlist.adopt(head)  # a neighbour's transaction may have cancelled it
         if tail.to_seal() is not None:
-            self._spawn(self._cold.seal_tail(tail), f"seal {head.run_id}")
+            self._chores.spawn(self._cold.seal_tail(tail), f"seal {head.run_id}")
 
     def _failed(self, error: OutlastError) -> None:
         self._leases.refresh_all()
@@ -238,7 +238,7 @@ class Shard(Questions):
         if not batches:
             raise StoreError(f"The store has no chunk {after} of run {tail.run_id!r} although its record says so.")
         if seal and self._cold.seals:
-            self._spawn(self._cold.seal(tail, batches), f"seal {tail.run_id}")
+            self._chores.spawn(self._cold.seal(tail, batches), f"seal {tail.run_id}")
         return tail.inline_reply(self.epoch, after, batches)
 
     # --- memory ---
@@ -318,16 +318,16 @@ class Shard(Questions):
         while True:
             await asyncio.sleep(period_s)
             if self._committer.unconfirmed_s >= CONFIRM_S:
-                self._spawn(self._committer.confirm(), "confirm")
+                self._chores.spawn(self._committer.confirm(), "confirm")
             if self._doubt.open:
                 self._leases.refresh_all()  # nobody can renew while the store is not answering (P13)
             if self._neighbours.look_due():
-                self._spawn(self._look_at_neighbours(), "look")
+                self._chores.spawn(self._look_at_neighbours(), "look")
             self._watchlist.sweep(late_after_s=period_s + self._settings.lease_ttl_s / 2)
             for op in self._watchlist.detached():
-                self._spawn(self._quietly(op), "detach")
+                self._chores.spawn(self._quietly(op), "detach")
             for head in self._watchlist.unwatched(self._settings.disconnect_grace_s):
-                self._spawn(self._cancel_unwatched(head), "disconnect")
+                self._chores.spawn(self._cancel_unwatched(head), "disconnect")
 
     async def _look_at_neighbours(self) -> None:
         """Learn what other shards' transactions changed of our runs (P12)."""
@@ -387,13 +387,3 @@ class Shard(Questions):
             "viewers": self._viewers.total(),
             "store": dict(store),
         }
-
-    def _spawn(self, work: Any, name: str) -> None:
-        task = asyncio.create_task(work, name=f"log:{self._shard} {name}")
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("log:%d: %s failed", self._shard, task.get_name(), exc_info=error)

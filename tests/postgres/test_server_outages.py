@@ -11,7 +11,7 @@ import pytest
 import waiting
 from postgres_server import PostgresServer
 
-from runtime.core.ops import Append, Appended, Claimed, Created
+from runtime.core.ops import Append, Appended, Attach, Claimed, Created
 from runtime.engine.clock import StoreThreads, SystemClock
 from runtime.engine.shard import Shard
 from runtime.errors import StoreError, StoreUnavailable
@@ -167,3 +167,32 @@ async def test_no_driver_is_given_up_for_an_outage_longer_than_its_lease(
             writer.stop = True
         await asyncio.gather(*tasks)
         await _check(shard, writers)
+
+
+async def test_what_happened_unseen_in_an_outage_is_known_once_it_is_over(
+    own_server: PostgresServer, own_store: Open
+) -> None:
+    """A commit that the server finds in its socket when it thaws, when everybody who asked has given up (I7, P7)."""
+    store = own_store()
+    async with _open_shard(store) as shard:
+        await asyncio.to_thread(own_server.freeze)
+        asked = [asyncio.create_task(shard.submit(create(name, f"thread-of-{name}"))) for name in RUNS]
+        done, _ = await asyncio.wait(asked, timeout=40)
+        assert len(done) == len(RUNS)
+        assert all(isinstance(task.exception(), StoreUnavailable) for task in done)
+        await asyncio.to_thread(own_server.thaw)
+        await waiting.until(lambda: _is_there(shard), "the store answers", 20)
+        for name in RUNS:
+            record = await shard.record(name)
+            stored = await asyncio.to_thread(store.read_run, name)
+            assert record == stored
+        stored_runs = [head.run_id for head in await shard.unfinished()]
+        assert sorted(shard._watchlist.others(())) == sorted(stored_runs), "each is watched, and will be started"
+
+
+async def _is_there(shard: Shard) -> bool:
+    try:
+        await shard.submit(Attach(run_id="nobody"))
+    except StoreError:
+        return False
+    return True

@@ -126,6 +126,21 @@ def test_after_three_tries_the_callers_are_told_and_the_next_ones_are_served() -
     play(1, acts())
 
 
+def test_the_first_success_after_a_failure_says_that_what_failed_is_settled() -> None:
+    async def acts() -> None:
+        acts = Acts(Stage(), *[StoreUnavailable("gone")] * 3, after=True)
+        recoveries: list[int] = []
+        acts.committer.recovered = lambda: recoveries.append(len(acts.applied))
+        with pytest.raises(StoreUnavailable):
+            await acts.committer.submit(create())
+        assert recoveries == []
+        for at in range(3):
+            await acts.committer.submit(create(f"run-{at}", f"t{at}"))
+        assert recoveries == [0], "once, and before anybody hears of the success"
+
+    play(1, acts())
+
+
 def test_a_full_store_is_told_at_once() -> None:
     async def acts() -> None:
         acts = Acts(Stage(), StoreFull("no space left"))
