@@ -32,7 +32,7 @@ from runtime.stores.sqlite import SqliteStore, create_store
 from runtime.testing.sample_ops import append, claim, create, live
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
-from postgres_server import PostgresServer, forget_template, programs
+from postgres_server import PostgresServer, programs
 
 RUNS = (1, 10, 100)
 SECONDS, QUICK_SECONDS = 5.0, 1.0
@@ -73,7 +73,6 @@ def _server() -> Iterator[str]:
         yield server.url
     finally:
         server.close()
-        forget_template()
 
 
 async def _measure(name: str, store: Store, quick: bool) -> Figures:

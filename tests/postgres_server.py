@@ -6,6 +6,7 @@ may not run it, so it runs as another user then. One folder is initialised for a
 
 from __future__ import annotations
 
+import atexit
 import os
 import pwd
 import shutil
@@ -64,6 +65,7 @@ def _user() -> int | None:
 def _template() -> Path:
     """Return an initialised folder; it goes with this process."""
     folder = Path(tempfile.mkdtemp(prefix="outlast-pg-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     folder.chmod(0o755)
     made = folder / "template"
     made.mkdir(0o700)
@@ -92,13 +94,6 @@ def _give(path: Path) -> None:
         for folder, names, files in os.walk(path):
             for name in (*names, *files):
                 os.chown(Path(folder) / name, user, -1)
-
-
-def forget_template() -> None:
-    """Remove the initialised folder: at the end of a session."""
-    if _template.cache_info().currsize:
-        shutil.rmtree(_template().parent, ignore_errors=True)
-        _template.cache_clear()
 
 
 class PostgresServer:

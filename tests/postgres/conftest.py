@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 
 import pytest
-from postgres_server import PostgresServer, forget_template
+from postgres_server import PostgresServer
 
 from runtime.stores.postgres import PostgresStore
 from runtime.stores.postgres_connection import Address
@@ -22,7 +22,6 @@ def shared_server() -> Iterator[PostgresServer]:
     server = PostgresServer()
     yield server
     server.close()
-    forget_template()
 
 
 @pytest.fixture

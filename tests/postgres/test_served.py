@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from instance import Instance
-from postgres_server import PostgresServer, forget_template
+from postgres_server import PostgresServer
 from processes import kill
 from shell_runs import body, numbered, unique
 from waiting import wait_until
@@ -25,7 +25,6 @@ def database() -> Iterator[PostgresServer]:
     server = PostgresServer()
     yield server
     server.close()
-    forget_template()
 
 
 @pytest.fixture(scope="module")
