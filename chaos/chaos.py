@@ -77,7 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _make(planned: Sequence[Planned], table: Mapping[str, Fault]) -> list[Made]:
-    """Make the faults at their times, those that hold side by side; return when the last has ended."""
+    """Make the faults at their times, those that hold side by side; return when the last has ended.
+
+    One that meets nobody, or cannot be made, is said and left out."""
     made: list[Made] = []
     begun = time.monotonic()
     with ThreadPoolExecutor(32, "fault") as pool:

@@ -245,7 +245,11 @@ class Host:
 
     def outer(self, pid: int) -> ProcessIdentity | None:
         """Return the process that has this id inside, as this machine knows it."""
-        return next((who for who in self.processes() if inner_pid(who.pid) == pid), None)
+        for who in self.processes():
+            with suppress(OSError):  # it ends while it is asked
+                if inner_pid(who.pid) == pid:
+                    return who
+        return None
 
 
 def inner_pid(pid: int) -> int:

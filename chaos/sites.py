@@ -17,8 +17,8 @@ import httpx
 from afterwards import stored_rows
 from faults import PROCESS_KINDS, Fault, Met, ProcessFaults, Site
 from host_faults import HOST_KINDS, STORE_KINDS, Guard, HostFaults
-from host_postgres import HostPostgres
-from lan import Lan
+from host_postgres import HostPostgres, programs
+from lan import Lan, missing
 from load import Load
 from many_hosts import ManyHosts
 from one_host import OneHost
@@ -125,6 +125,12 @@ def _one(folder: Path) -> Iterator[Ground]:
 
 @contextmanager
 def _three(log: Path, store: str) -> Iterator[Ground]:
+    if (why := missing()) is not None:
+        raise SystemExit(f"Three hosts need root, iproute2 and util-linux: {why}. NODES=1 needs none of them.")
+    if store == "postgres" and programs() is None:
+        raise SystemExit(
+            "PostgreSQL is not found: install it, name its folder in OUTLAST_TEST_POSTGRES, or --store sqlite."
+        )
     # Socket paths are bounded by 107 bytes, and the store's user must get there: not below the checkout.
     folder = Path(tempfile.gettempdir()) / f"outlast-chaos-{os.getpid()}"
     with Lan(folder, disk_bytes=DISK_BYTES) as lan:
