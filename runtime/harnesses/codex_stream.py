@@ -99,7 +99,7 @@ class CodexTranslator:
         self._blocks.restore(blocks)
         self._used = set(used)
         self._unresolved = dict.fromkeys(left)
-        self._said = self._end_of(said) if said is not None else None
+        self._said = self._word(said) if said is not None else None
 
     def _begin(self, out: list[bytes]) -> None:
         if self._started:
@@ -120,7 +120,7 @@ class CodexTranslator:
             return self._said
         if exit.kind is not ExitKind.EXITED or exit.code is None or exit.signal is not None:
             return None
-        return read_failed(self._complaint, self._run_id, self._blocks.model, NAME)
+        return self._word(self._complaint)
 
     def _read(self, line: dict[str, Any], out: list[bytes]) -> bool:
         """Add the chunks of a line; False if it is to be RAW."""
@@ -212,11 +212,11 @@ class CodexTranslator:
         self._interrupt(out)
         if self._said is not None:
             out.append(chunk.raw_event(self._said.printed, NAME))
-        self._said = self._end_of(line)
+        self._said = self._word(line)
         self._working = False
-        self._complaint = None
 
-    def _end_of(self, line: dict[str, Any]) -> Said:
+    def _word(self, line: dict[str, Any]) -> Said:
+        """Return what the end of a turn, or an `error`, says."""
         if line["type"] == TURN_COMPLETED:
             return read_completed(line, self._run_id, self._thread_id, self._blocks.model, NAME)
         return read_failed(line, self._run_id, self._blocks.model, NAME)
