@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from runtime.core.ops import Create
+from runtime.engine.checkpointing import Pace
 from runtime.testing.sim_deployment import Deployment
 from runtime.testing.sim_net import NetWeather, Process
-from runtime.testing.sim_plan import Plan
+from runtime.testing.sim_plan import Plan, Post
 from runtime.testing.sim_world import PREFIX, Weather
 
 HUNG_S = 4.0  # how long a held shard or supervisor keeps its name (P6)
@@ -64,9 +65,10 @@ class Chaos:
         plan = self._plan
         self._storm()
         self._loop.start("", self._keep())
-        for at, times, create in plan.posts:
-            for again in range(times):
-                self._loop.start("client", self._post(at + again * self._rng.random(), create, first=not again))
+        for post in plan.posts:
+            self._loop.start("client", self._first_post(post))
+            for _ in range(post.times - 1):
+                self._loop.start("client", self._post(post.at + self._rng.random(), post.create))
         while self._loop.time() < plan.seconds and not self.over:
             await asyncio.sleep(self._rng.expovariate(1 / plan.pace_s))
             kind = self._rng.choices(list(plan.kinds), list(plan.kinds.values()))[0]
@@ -90,13 +92,15 @@ class Chaos:
         self._trouble.before = plan.store_before
         self._trouble.after = plan.store_after
         self._trouble.reading = plan.store_reading
+        self._trouble.damaged = plan.damaged
         self._fleet.spared = plan.spared
+        self._fleet.pace = Pace(chunks=plan.checkpoint_chunks)
 
     def _calm(self) -> None:
         self._checker.write("chaos: peace")
         self._net.weather = NetWeather()
         self._world.weather = Weather()
-        self._trouble.before = self._trouble.after = self._trouble.reading = 0.0
+        self._trouble.before = self._trouble.after = self._trouble.reading = self._trouble.damaged = 0.0
         self._trouble.down = False
 
     async def _keep(self) -> None:
@@ -125,13 +129,15 @@ class Chaos:
 
     # --- what is asked ---
 
-    async def _post(self, at: float, create: Create, *, first: bool) -> None:
+    async def _first_post(self, post: Post) -> None:
+        if await self._post(post.at, post.create):
+            await asyncio.sleep(post.unwatched_s)
+            self._outside.view(post.create.run_id)
+        self.posting -= 1
+
+    async def _post(self, at: float, create: Create) -> bool:
         await asyncio.sleep(at)
-        accepted = await self._outside.post(create)
-        if first:
-            self.posting -= 1
-            if accepted:
-                self._outside.view(create.run_id)
+        return await self._outside.post(create)
 
     def _ask(self, what: Callable[[str], Awaitable[None]]) -> None:
         async def ask(run_id: str) -> None:
@@ -146,9 +152,9 @@ class Chaos:
         return self._rng.choice(runs) if runs else None
 
     def _post_again(self) -> None:
-        _, _, create = self._rng.choice(self._plan.posts)
+        create = self._rng.choice(self._plan.posts).create
         if create.run_id in self._checker.runs:
-            self._loop.start("client", self._post(0.0, create, first=False))
+            self._loop.start("client", self._post(0.0, create))
 
     def _emit(self) -> None:
         self._effects += 1

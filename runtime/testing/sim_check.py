@@ -29,7 +29,9 @@ from runtime.core.ops import (
 )
 from runtime.core.record import CancelReason, OnDisconnect, Status
 from runtime.ports import Pulse, Store
+from runtime.settings import Settings
 from runtime.testing.sim_loop import SimLoop
+from runtime.testing.sim_resuming import CheckpointCheck
 from runtime.testing.sim_world import World
 
 MAX_BREACHES = 20
@@ -51,7 +53,7 @@ class RunView:
 class Checker:
     """Listens. `breaches` is empty for a history in which everything holds."""
 
-    def __init__(self, loop: SimLoop, store: Store, world: World, lease_ttl_s: float) -> None:
+    def __init__(self, loop: SimLoop, store: Store, world: World, settings: Settings) -> None:
         self.breaches: list[str] = []
         self.trace: list[str] = []
         self.runs: dict[str, RunView] = {}
@@ -60,10 +62,13 @@ class Checker:
         self._loop = loop
         self._store = store
         self._world = world
-        self._lease_ttl_s = lease_ttl_s
+        self._lease_ttl_s = settings.lease_ttl_s
+        self._grace_s = settings.disconnect_grace_s
         self._shard_epoch = 0
+        self._watched: dict[str, float] = {}  # when the newest shard last took note of a viewer of the run
         self._refused: set[tuple[str, str]] = set()
         self._answered: dict[tuple[str, str], float] = {}
+        self._checkpoints = CheckpointCheck(store, world, self.breach)
 
     def write(self, text: str) -> None:
         """Write one line of the trace."""
@@ -86,6 +91,8 @@ class Checker:
         for op, outcome in zip(ops, outcomes, strict=True):
             self.write(f"shard {shard_epoch}: {_brief(op)} -> {_brief(outcome)}")
             self._decided(op, outcome)
+            self._checkpoints.decided(op, outcome)
+        self._checkpoints.committed()
 
     def _decided(self, op: Op, outcome: Outcome) -> None:
         match outcome:
@@ -153,8 +160,22 @@ class Checker:
     def _cancelled(self, op: RequestCancel) -> None:
         run = self.runs[op.run_id]
         run.cancelled = True
-        if op.reason is CancelReason.DISCONNECT and run.on_disconnect is not OnDisconnect.CANCEL:
+        if op.reason is not CancelReason.DISCONNECT:
+            return
+        if run.on_disconnect is not OnDisconnect.CANCEL:
             self.breach("I6", f"{op.run_id}: a disconnect cancelled it")
+        alone_s = self._loop.time() - self._watched.get(op.run_id, 0.0)
+        if alone_s < self._grace_s - 0.01:
+            self.breach("P20", f"{op.run_id}: a disconnect cancelled it {alone_s:.1f} s after somebody watched")
+
+    def served(self, shard_epoch: int, method: str, args: tuple[Any, ...]) -> None:
+        """See that a shard has done what it was asked."""
+        if shard_epoch < self._shard_epoch:
+            return
+        if method == "attach":
+            self._watched[args[0]] = self._loop.time()
+        elif method == "set_viewers":
+            self._watched.update(dict.fromkeys(args[2], self._loop.time()))
 
     # --- what a process was told ---
 
@@ -209,8 +230,11 @@ def _brief(value: Op | Outcome) -> str:
     named = ("run_id", "expected_epoch", "epoch", "seq", "next_seq", "status", "reason", "repeat", "changed")
     words = [type(value).__name__, *(f"{name}={getattr(value, name)}" for name in named if hasattr(value, name))]
     batch, head = getattr(value, "batch", None), getattr(value, "head", None)
+    mark = getattr(value, "checkpoint", None)
     if batch is not None:
         words.append(f"[{batch.seq},{batch.next_seq}) epoch={batch.epoch} {batch.band}")
     if head is not None:
         words.append(f"head: {head.run_id} epoch={head.driver_epoch} next={head.next_seq} {head.status}")
+    if mark is not None:
+        words.append(f"checkpoint: {mark.position}")
     return " ".join(words)

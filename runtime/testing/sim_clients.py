@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 from runtime.core.ops import Create, Created, Joined, RequestCancel, RequestHandover
@@ -116,6 +117,19 @@ class Outside:
             await self._connection(shard, session, offsets)
         counting.cancel()
         self.watching -= 1
+
+    def open(self) -> None:
+        """Start a replica that has no viewers, and says so: somebody counts, also where nobody watches (P20)."""
+        replica = Process(self._loop, "replica")
+        replica.start(self._count_nobody(replica.name))
+
+    async def _count_nobody(self, name: str) -> None:
+        shard = SimShardClient(self._shards)
+        number = 0
+        while True:
+            number += 1
+            await self._asking(partial(shard.set_viewers, name, number, {}))
+            await asyncio.sleep(1.0)
 
     async def _count(self, name: str, run_id: str, shard: SimShardClient) -> None:
         number = 0

@@ -25,18 +25,20 @@ class Deployment:
         self.loop = loop
         self.store = store
         self.world = World(loop, scripts)
-        self.checker = Checker(loop, store, self.world, settings.lease_ttl_s)
+        self.checker = Checker(loop, store, self.world, settings)
         self.world.watch = self.checker.did
         self.trouble = StoreTrouble(loop.rng)
         self.net = Net(loop)
         watched = WatchedStore(store, self.trouble, self.checker.committed)
         self.shards = SimShards(loop, self.net, watched, settings)
+        self.shards.served = self.checker.served
         heard = self.checker.heard
         self.fleet = SimFleet(loop, self.net, self.shards, self.world, settings, heard)
         self.supervisors = SimSupervisors(loop, self.net, self.shards, self.fleet, self.world, settings, heard)
         self.outside = Outside(loop, self.net, self.shards, self.supervisors, self.fleet, self.checker)
 
     def open(self) -> None:
-        """Start the shard and the supervisor."""
+        """Start the shard, the supervisor and a replica."""
         self.shards.open()
         self.supervisors.open()
+        self.outside.open()

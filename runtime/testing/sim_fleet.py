@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from runtime.core.record import Claimant, ClaimReason, Head
+from runtime.engine.checkpointing import Pace
 from runtime.engine.concluding import DriveEnd
 from runtime.engine.driver import Driver
 from runtime.engine.fleet import DriverDied, NameTaken
@@ -49,6 +50,7 @@ class SimFleet:
     ) -> None:
         self.actors: list[Actor] = []
         self.spared = 0.0  # share of kills that do nothing
+        self.pace = Pace()  # of checkpoints
         self.cold_s = 0.05  # longest start of an actor
         self._names: dict[str, Actor] = {}
         self._loop = loop
@@ -122,6 +124,7 @@ class SimFleet:
             history=history,
             lease_ttl_s=self._settings.lease_ttl_s,
             sandbox_return_s=self._settings.sandbox_return_s,
+            pace=self.pace,
         )
 
 

@@ -88,6 +88,7 @@ class SimSandbox:
     async def follow(self, start: int) -> AsyncGenerator[bytes, None]:
         """Yield the journal from `start` to its recorded end. Raises SandboxLost, SandboxUnreachable."""
         box, at = self._box, start
+        self._world.watch(f"follow from {start}", box.run_id, self._by)
         while box.exists:
             await self._world.way()
             piece = bytes(box.journal[at : at + PIECE_BYTES])

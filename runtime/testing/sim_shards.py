@@ -62,6 +62,7 @@ class SimShards:
         self.current: Incarnation | None = None
         self.all: list[Incarnation] = []
         self.threads_slow_s = 0.004
+        self.served: Callable[[int, str, tuple[Any, ...]], None] = lambda _epoch, _method, _args: None
         self._loop = loop
         self._store = store
         self._settings = settings
@@ -120,7 +121,10 @@ class SimShardClient(RemoteShard):
 
         async def serve() -> Any:
             try:
-                return await getattr(await asyncio.shield(incarnation.opened), method)(*args)
+                shard = await asyncio.shield(incarnation.opened)
+                value = await getattr(shard, method)(*args)
+                self._shards.served(shard.epoch, method, args)
+                return value
             except ShardSuperseded:
                 self._shards.superseded(incarnation)
                 raise

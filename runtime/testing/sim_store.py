@@ -10,6 +10,8 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import msgspec
+
 from runtime.core.batch import Batch
 from runtime.core.checkpoint import Checkpoint
 from runtime.core.ops import Op, Outcome
@@ -57,6 +59,7 @@ class StoreTrouble:
         self.before = 0.0  # share of commits that fail with nothing written
         self.after = 0.0  # share of commits that are written and whose answer is lost
         self.reading = 0.0  # share of reads that fail
+        self.damaged = 0.0  # share of checkpoints that are not read as they were written
         self.down = False
         self._rng = rng
 
@@ -69,6 +72,23 @@ class StoreTrouble:
         """Lose the answer of a commit."""
         if self._rng.random() < self.after:
             raise StoreUnavailable("simulated: the answer of the commit was lost")
+
+    def damage(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Return it as it is, or now and then with one thing in it that nobody may trust."""
+        if self._rng.random() >= self.damaged:
+            return checkpoint
+        further = checkpoint.position + self._rng.choice([-9, -1, 1, 9, 10_000])
+        name, value = self._rng.choice(
+            [
+                ("position", max(1, further)),
+                ("journal_id", "another"),
+                ("translator_version", checkpoint.translator_version + 1),
+                ("translator", checkpoint.translator[:-1]),
+                ("open_items", checkpoint.open_items[:-1]),
+                ("seq", checkpoint.seq + 10_000),
+            ]
+        )
+        return msgspec.structs.replace(checkpoint, **{name: value})
 
     def _error(self) -> StoreError:
         if self._rng.randrange(8) == 0:
@@ -113,7 +133,8 @@ class WatchedStore:
     def read_checkpoint(self, run_id: str) -> Checkpoint | None:
         """See ports.Store."""
         self._trouble.strike(self._trouble.reading)
-        return self.inner.read_checkpoint(run_id)
+        checkpoint = self.inner.read_checkpoint(run_id)
+        return None if checkpoint is None else self._trouble.damage(checkpoint)
 
     def read_stderr(self, run_id: str) -> bytes | None:
         """See ports.Store."""

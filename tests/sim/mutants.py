@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,11 +11,18 @@ import pytest
 
 from runtime.core import creating, intending, writing
 from runtime.core.align import BandAligner
+from runtime.core.batch import Band, Batch
+from runtime.core.checkpoint import Checkpoint
 from runtime.core.decision import Decision, View
-from runtime.core.ops import Assign, ClaimRun, Finish, MustAbort, Op, Outcome, Refusal
-from runtime.core.record import Head
+from runtime.core.ops import Append, Assign, ClaimRun, Finish, MustAbort, Op, Outcome, Refusal, RequestCancel
+from runtime.core.record import CancelReason, Head
+from runtime.engine import resuming
+from runtime.engine.appending import Appender
 from runtime.engine.authority import Authority, Orders
+from runtime.engine.checkpointing import Mark, Marker
 from runtime.engine.concluding import Conclusion
+from runtime.engine.shard import Shard
+from runtime.engine.watchlist import Watchlist
 from runtime.stores import memory
 from runtime.stores.memory import MemoryStore
 from runtime.stores.memory_tables import Transaction
@@ -140,6 +147,111 @@ def destroy_before_the_finish(patch: Patch) -> None:
         return await finish(self, ending, exit)
 
     patch.setattr(Conclusion, "finish", hasty)
+
+
+def refuse_the_whole_group(patch: Patch) -> None:
+    """One refusal of a group commit takes the others' rows with it (P7)."""
+    commit = MemoryStore.commit
+
+    def whole(self: MemoryStore, shard: int, shard_epoch: int, ops: Sequence[Op], now_ms: int) -> list[Outcome]:
+        view = Transaction(self._tables, shard)
+        outcomes = [memory._one(view, op, now_ms) for op in ops]
+        if any(isinstance(outcome, Refusal) for outcome in outcomes):
+            return outcomes
+        return commit(self, shard, shard_epoch, ops, now_ms)
+
+    patch.setattr(MemoryStore, "commit", whole)
+
+
+def commit_under_any_shard_epoch(patch: Patch) -> None:
+    """The store lets a superseded incarnation of a shard write (P11)."""
+    commit = MemoryStore.commit
+
+    def lenient(self: MemoryStore, shard: int, _shard_epoch: int, ops: Sequence[Op], now_ms: int) -> list[Outcome]:
+        return commit(self, shard, self._epochs[shard], ops, now_ms)
+
+    patch.setattr(MemoryStore, "commit", lenient)
+
+
+def cancel_whoever_is_not_watched(patch: Patch) -> None:
+    """A disconnect ends runs that did not choose that (P20, I6)."""
+
+    async def cancel(self: Shard, head: Head) -> None:
+        op = RequestCancel(
+            run_id=head.run_id, reason=CancelReason.DISCONNECT, only_if_detached_since=head.detached_since
+        )
+        await self._quietly(op)
+
+    patch.setattr(Shard, "_cancel_unwatched", cancel)
+
+
+def count_viewers_by_edges(patch: Patch) -> None:
+    """Only the coming of a viewer counts; that one is still there is not told (P20)."""
+
+    async def set_viewers(self: Shard, viewer: str, number: int, _counts: Mapping[str, int]) -> None:
+        self._viewers.replace(viewer, number, {})
+
+    patch.setattr(Shard, "set_viewers", set_viewers)
+
+
+def act_without_the_grace(patch: Patch) -> None:
+    """A run that chose to end with its viewers ends as soon as none is heard of (P20)."""
+    unwatched = Watchlist.unwatched
+    patch.setattr(Watchlist, "unwatched", lambda self, _grace_s: unwatched(self, 0.0))
+
+
+def mark_where_the_reading_ends(patch: Patch) -> None:
+    """A checkpoint's position is where the journal was read to, in the middle of a line (P25)."""
+    mark = Marker.mark
+
+    def eager(self: Marker, _position: int, journal_chunks: int) -> Mark | None:
+        return mark(self, self._end, journal_chunks)
+
+    patch.setattr(Marker, "mark", eager)
+
+
+def mark_ahead_of_the_append(patch: Patch) -> None:
+    """A checkpoint goes with an append before the one that ends where it says (P25)."""
+
+    def hasty(self: Appender, mark: Mark | None, batch: Batch, chunks: list[bytes]) -> Checkpoint | None:
+        marks = [piece.mark for piece in self._pieces if piece.mark is not None]
+        mark = marks[-1] if marks and batch.band is Band.JOURNAL else mark
+        return checkpoint(self, mark, batch, chunks)
+
+    checkpoint = Appender._checkpoint
+    patch.setattr(Appender, "_checkpoint", hasty)
+
+
+def forget_what_is_open(patch: Patch) -> None:
+    """A checkpoint holds what was open before its append (P25, P9)."""
+
+    def late(self: Appender, mark: Mark | None, batch: Batch, _chunks: list[bytes]) -> Checkpoint | None:
+        return None if mark is None else mark.at(batch, self._open.state())
+
+    patch.setattr(Appender, "_checkpoint", late)
+
+
+def trust_every_checkpoint(patch: Patch) -> None:
+    """A checkpoint is used without a look at the journal (P25)."""
+    patch.setattr(resuming, "_doubt", lambda *_: None)
+
+
+def go_on_without_the_state(patch: Patch) -> None:
+    """A successor begins at the checkpoint with a translator that knows nothing (P25)."""
+    patch.setattr(resuming, "_not_taken", lambda *_: None)
+
+
+def keep_a_refused_checkpoint(patch: Patch) -> None:
+    """The checkpoint of a refused append is stored (P3, P25)."""
+    one = memory._one
+
+    def lenient(view: Transaction, op: Op, now_ms: int) -> Outcome:
+        outcome = one(view, op, now_ms)
+        if isinstance(op, Append) and op.checkpoint is not None:
+            view._checkpoints[op.run_id] = op.checkpoint
+        return outcome
+
+    patch.setattr(memory, "_one", lenient)
 
 
 @contextmanager

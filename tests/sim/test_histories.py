@@ -6,6 +6,7 @@ More of them: `make simulate N=100000 SEED=1`.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -66,7 +67,11 @@ def test_the_same_seed_is_the_same_history_in_every_process() -> None:
 def test_a_history_has_trouble_in_it_and_ends() -> None:
     reports = [simulate(seed) for seed in range(30)]
     trace = "\n".join(line for report in reports for line in report.trace)
+    starts = [int(start) for start in re.findall(r": follow from (\d+) ", trace)]
+    assert sum(start > 0 for start in starts) > 10, "takeovers from a checkpoint"
     for what in (
+        "checkpoint:",
+        "reason=disconnect",
         "is told that it lost",
         "SupervisorStale",
         "a new shard instead of",

@@ -28,6 +28,17 @@ CAUGHT_AS: dict[Mutant, str] = {
     mutants.act_without_asking: "P4",
     mutants.decide_without_the_supervisor_epoch: "P6",
     mutants.finish_without_the_cancel_check: "P9",
+    mutants.refuse_the_whole_group: "I3",
+    mutants.commit_under_any_shard_epoch: "P11",
+    mutants.cancel_whoever_is_not_watched: "I6",
+    mutants.count_viewers_by_edges: "P20",
+    mutants.act_without_the_grace: "P20",
+    mutants.mark_where_the_reading_ends: "P25",
+    mutants.mark_ahead_of_the_append: "P25",
+    mutants.forget_what_is_open: "P9",
+    mutants.trust_every_checkpoint: "P25",
+    mutants.go_on_without_the_state: "I4",
+    mutants.keep_a_refused_checkpoint: "P25",
     mutants.no_repeat_detection: "defect",  # a driver whose retry is a conflict: it logs that it has a bug
 }
 
