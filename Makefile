@@ -52,7 +52,7 @@ bench: setup-dev ## Measure; writes build/bench.json.
 	@$(BIN)/python bench $(ARGS)
 
 simulate: setup-dev ## Run N simulated histories from SEED on; a failure prints how to repeat it.
-	@$(BIN)/python -P -m runtime.testing.simulate --runs $(N) --seed $(SEED)
+	@$(BIN)/python -P -m runtime.testing.simulate --runs $(N) --seed $(SEED) --jobs 0
 
 chaos: setup-dev ## Break FAULTS things on NODES hosts (1 or 3) under RUNS runs; writes build/chaos.json.
 	@$(BIN)/python chaos/chaos.py --faults $(FAULTS) --runs $(RUNS) --nodes $(NODES) --seed $(SEED)

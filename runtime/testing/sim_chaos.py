@@ -10,8 +10,10 @@ from runtime.engine.checkpointing import Pace
 from runtime.testing.sim_deployment import Deployment
 from runtime.testing.sim_net import NetWeather, Process
 from runtime.testing.sim_plan import Plan, Post
+from runtime.testing.sim_shards import Incarnation
 from runtime.testing.sim_world import PREFIX, Weather
 
+SUPERVISOR = -1  # among the shards' numbers
 HUNG_S = 4.0  # how long a held shard or supervisor keeps its name (P6)
 
 
@@ -106,11 +108,11 @@ class Chaos:
     async def _keep(self) -> None:
         """Give the names of shard and supervisor to new ones when the old are dead or hung (P6). Best effort: a hung
         one is not always ended, and may wake up beside its successor."""
-        silent_s = {"shard": 0.0, "supervisor": 0.0}
+        silent_s = dict.fromkeys([*self._shards.current, SUPERVISOR], 0.0)
         while True:
             await asyncio.sleep(0.5)
-            shard, office = self._shards.current, self._supervisors.current
-            for role, holder in (("shard", shard), ("supervisor", office)):
+            holders = {**self._shards.current, SUPERVISOR: self._supervisors.current}
+            for role, holder in holders.items():
                 process = None if holder is None else holder.process
                 runs = process is not None and self._loop.runs(process.name)
                 silent_s[role] = 0.0 if runs else silent_s[role] + 0.5
@@ -118,14 +120,15 @@ class Chaos:
                     self._replace(role, process)
                     silent_s[role] = 0.0
 
-    def _replace(self, role: str, old: Process | None) -> None:
-        self._checker.write(f"keeper: a new {role} instead of {old.name if old else 'none'}")
+    def _replace(self, role: int, old: Process | None) -> None:
+        what = "supervisor" if role == SUPERVISOR else "shard"
+        self._checker.write(f"keeper: a new {what} instead of {old.name if old else 'none'}")
         if old is not None and self._rng.random() >= self._plan.spared:
             old.kill()
-        if role == "shard":
-            self._shards.open()
-        else:
+        if role == SUPERVISOR:
             self._supervisors.open()
+        else:
+            self._shards.open(role)
 
     # --- what is asked ---
 
@@ -185,13 +188,17 @@ class Chaos:
         if living:
             self._hold(self._rng.choice(living).process)
 
+    def _some_shard(self) -> list[Incarnation]:
+        living = [each for each in self._shards.current.values() if each is not None]
+        return [self._rng.choice(living)] if living else []
+
     def _kill_shard(self) -> None:
-        if self._shards.current is not None:
-            self._shards.current.process.kill()
+        for incarnation in self._some_shard():
+            incarnation.process.kill()
 
     def _hold_shard(self) -> None:
-        if self._shards.current is not None:
-            self._hold(self._shards.current.process)
+        for incarnation in self._some_shard():
+            self._hold(incarnation.process)
 
     def _kill_supervisor(self) -> None:
         if self._supervisors.current is not None:

@@ -64,7 +64,7 @@ class Checker:
         self._world = world
         self._lease_ttl_s = settings.lease_ttl_s
         self._grace_s = settings.disconnect_grace_s
-        self._shard_epoch = 0
+        self._shard_epochs: dict[int, int] = {}
         self._watched: dict[str, float] = {}  # when the newest shard last took note of a viewer of the run
         self._refused: set[tuple[str, str]] = set()
         self._answered: dict[tuple[str, str], float] = {}
@@ -83,13 +83,14 @@ class Checker:
 
     # --- commits ---
 
-    def committed(self, shard_epoch: int, ops: Sequence[Op], outcomes: Sequence[Outcome]) -> None:
+    def committed(self, shard: int, shard_epoch: int, ops: Sequence[Op], outcomes: Sequence[Outcome]) -> None:
         """See one transaction, in the order in which it decided."""
-        if shard_epoch < self._shard_epoch:
-            self.breach("P11", f"shard epoch {shard_epoch} committed after {self._shard_epoch}")
-        self._shard_epoch = max(shard_epoch, self._shard_epoch)
+        newest = self._shard_epochs.get(shard, 0)
+        if shard_epoch < newest:
+            self.breach("P11", f"epoch {shard_epoch} of log:{shard} committed after {newest}")
+        self._shard_epochs[shard] = max(shard_epoch, newest)
         for op, outcome in zip(ops, outcomes, strict=True):
-            self.write(f"shard {shard_epoch}: {_brief(op)} -> {_brief(outcome)}")
+            self.write(f"log:{shard} {shard_epoch}: {_brief(op)} -> {_brief(outcome)}")
             self._decided(op, outcome)
             self._checkpoints.decided(op, outcome)
         self._checkpoints.committed()
@@ -168,9 +169,9 @@ class Checker:
         if alone_s < self._grace_s - 0.01:
             self.breach("P20", f"{op.run_id}: a disconnect cancelled it {alone_s:.1f} s after somebody watched")
 
-    def served(self, shard_epoch: int, method: str, args: tuple[Any, ...]) -> None:
+    def served(self, shard: int, shard_epoch: int, method: str, args: tuple[Any, ...]) -> None:
         """See that a shard has done what it was asked."""
-        if shard_epoch < self._shard_epoch:
+        if shard_epoch < self._shard_epochs.get(shard, 0):
             return
         if method == "attach":
             self._watched[args[0]] = self._loop.time()

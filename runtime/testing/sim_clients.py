@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
+from runtime.core.ids import shard_of
 from runtime.core.ops import Create, Created, Joined, RequestCancel, RequestHandover
 from runtime.core.record import CancelReason
 from runtime.engine.authority import repeat
@@ -50,11 +51,14 @@ class Outside:
         self._fleet = fleet
         self._checker = checker
 
+    def _shard(self, run_id: str) -> SimShardClient:
+        return SimShardClient(self._shards, shard_of(run_id, self._shards.count))
+
     # --- posts and intents ---
 
     async def post(self, create: Create) -> bool:
         """Start a run, or join it; tell the supervisor as the gateway does. False: refused."""
-        outcome = await repeat(lambda: SimShardClient(self._shards).submit(create))
+        outcome = await repeat(lambda: self._shard(create.run_id).submit(create))
         match outcome:
             case Created(head=head, cancelled_previous=previous):
                 if previous is not None:
@@ -72,12 +76,12 @@ class Outside:
     async def cancel(self, run_id: str) -> None:
         """Press Stop."""
         op = RequestCancel(run_id=run_id, reason=CancelReason.USER)
-        await repeat(lambda: SimShardClient(self._shards).submit(op))
+        await repeat(lambda: self._shard(run_id).submit(op))
         await self._supervisors.tell(lambda supervisor: supervisor.cancel(run_id))
 
     async def hand_over(self, run_id: str) -> None:
         """Ask the present driver to hand over."""
-        await repeat(lambda: SimShardClient(self._shards).submit(RequestHandover(run_id=run_id)))
+        await repeat(lambda: self._shard(run_id).submit(RequestHandover(run_id=run_id)))
 
     async def take_over(self, run_id: str) -> None:
         """Have a person replace the driver."""
@@ -105,7 +109,7 @@ class Outside:
         process.start(self._watch(process.name, run_id))
 
     async def _watch(self, name: str, run_id: str) -> None:
-        shard = SimShardClient(self._shards)
+        shard = self._shard(run_id)
         counting = asyncio.create_task(self._count(name, run_id, shard))
         offsets = [0]
         session = Session(name, run_id, 0)
@@ -124,11 +128,12 @@ class Outside:
         replica.start(self._count_nobody(replica.name))
 
     async def _count_nobody(self, name: str) -> None:
-        shard = SimShardClient(self._shards)
+        shards = [SimShardClient(self._shards, shard) for shard in range(self._shards.count)]
         number = 0
         while True:
             number += 1
-            await self._asking(partial(shard.set_viewers, name, number, {}))
+            for shard in shards:
+                await self._asking(partial(shard.set_viewers, name, number, {}))
             await asyncio.sleep(1.0)
 
     async def _count(self, name: str, run_id: str, shard: SimShardClient) -> None:

@@ -38,7 +38,8 @@ class Deployment:
         self.outside = Outside(loop, self.net, self.shards, self.supervisors, self.fleet, self.checker)
 
     def open(self) -> None:
-        """Start the shard, the supervisor and a replica."""
-        self.shards.open()
+        """Start the shards, the supervisor and a replica."""
+        for shard in range(self.shards.count):
+            self.shards.open(shard)
         self.supervisors.open()
         self.outside.open()

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from runtime.core.ids import shard_of
 from runtime.core.record import Claimant, ClaimReason, Head
 from runtime.engine.checkpointing import Pace
 from runtime.engine.concluding import DriveEnd
@@ -68,7 +69,7 @@ class SimFleet:
         if holder is not None and holder.process.alive and not holder.killed:
             raise NameTaken(SimRunHandle(self, self._net, holder))
         process = Process(self._loop, f"run {run_id} actor {len(self.actors) + 1}")
-        actor = Actor(process, run_id, Driver(run_id, self._tools(process.name), _claimant(process.name)))
+        actor = Actor(process, run_id, Driver(run_id, self._tools(process.name, run_id), _claimant(process.name)))
         self.actors.append(actor)
         self._names[run_id] = actor
         process.start(self._live(actor, expected_epoch, reason))
@@ -108,7 +109,7 @@ class SimFleet:
             actor.process.kill()
             raise
 
-    def _tools(self, process: str) -> Tools:
+    def _tools(self, process: str, run_id: str) -> Tools:
         async def history(_head: Head) -> Sequence[Mapping[str, Any]]:
             return []
 
@@ -116,7 +117,7 @@ class SimFleet:
             self._heard(process, method, args, value)
 
         return Tools(
-            log=SimShardClient(self._shards, heard),
+            log=SimShardClient(self._shards, shard_of(run_id, self._shards.count), heard),
             clock=self._loop,
             providers={"sim": SimProvider(self._world, process)},
             harnesses={"sim": SimHarness()},

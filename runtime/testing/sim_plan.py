@@ -63,6 +63,7 @@ class Plan:
     store_reading: float
     spared: float
     takeover_attempts: int
+    shards: int
     checkpoint_chunks: int  # between two checkpoints, at least
     damaged: float  # share of checkpoints that are not read as they were written
     late_cancels: bool  # Stop is pressed just when an agent has exited
@@ -88,6 +89,7 @@ def draw_plan(rng: random.Random) -> Plan:
         store_reading=sometimes(0.1),
         spared=rng.choice([0.0, 0.9, 0.9]),
         takeover_attempts=rng.choice([4, 8, 30]),
+        shards=rng.choice([1, 2, 3]),
         checkpoint_chunks=rng.choice([1, 3, 10, 30, 1 << 60]),
         damaged=sometimes(1.0),
         late_cancels=rng.randrange(4) == 0,
@@ -96,7 +98,7 @@ def draw_plan(rng: random.Random) -> Plan:
     for number in range(1, rng.choice([2, 2, 3, 4])):
         run_id = f"run-{number}"
         create = _draw_create(rng, run_id, "thread-1" if one_thread else f"thread-{number}")
-        unwatched_s = rng.choice([0.0] * 5 + [40.0]) * rng.random()
+        unwatched_s = rng.choice([0.0, 0.0, 0.0, 60.0]) * rng.random()
         plan.posts.append(Post(plan.seconds * 0.4 * rng.random() ** 3, 1 + rng.randrange(2), unwatched_s, create))
         plan.scripts[run_id] = write_script(rng, rng.randrange(120), plan.seconds * (0.1 + rng.random()))
     return plan

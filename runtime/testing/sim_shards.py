@@ -1,4 +1,4 @@
-"""The log shard of a simulated deployment: incarnation after incarnation of the production `Shard`, and the way there.
+"""The log shards of a simulated deployment: incarnation after incarnation of the production `Shard`, and the way there.
 
 An old incarnation may live on beside its successor, held or not; the store refuses what it then writes (P11).
 """
@@ -18,6 +18,8 @@ from runtime.settings import Settings
 from runtime.testing.sim_loop import SimLoop
 from runtime.testing.sim_net import Net, NoAnswer, Process
 from runtime.testing.sim_store import SimThreads
+
+Served = Callable[[int, int, str, tuple[Any, ...]], None]
 
 # Longer than a parked read; a caller of a held shard learns nothing before.
 CALL_TIMEOUT_S = 40.0
@@ -46,32 +48,35 @@ class SimSegments:
 
 
 class Incarnation:
-    """One life of the shard."""
+    """One life of a shard."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, shard: int, process: Process) -> None:
+        self.shard = shard
         self.process = process
         self.segments = SimSegments()
         self.opened: asyncio.Future[Shard] = process.loop.create_future()
 
 
 class SimShards:
-    """Opens incarnations; `current` is the one that has the name."""
+    """Opens incarnations; `current` are the ones that have the names, by number of shard."""
 
     def __init__(self, loop: SimLoop, net: Net, store: Store, settings: Settings) -> None:
         self.net = net
-        self.current: Incarnation | None = None
+        self.count = settings.shards
+        self.current: dict[int, Incarnation | None] = dict.fromkeys(range(settings.shards))
         self.all: list[Incarnation] = []
         self.threads_slow_s = 0.004
-        self.served: Callable[[int, str, tuple[Any, ...]], None] = lambda _epoch, _method, _args: None
+        self.served: Served = lambda _shard, _epoch, _method, _args: None
         self._loop = loop
         self._store = store
         self._settings = settings
 
-    def open(self) -> None:
-        """Start another incarnation under the name, whatever has it."""
-        incarnation = Incarnation(Process(self._loop, f"shard {len(self.all) + 1}"))
+    def open(self, shard: int) -> None:
+        """Start another incarnation under the shard's name, whatever has it."""
+        life = 1 + sum(each.shard == shard for each in self.all)
+        incarnation = Incarnation(shard, Process(self._loop, f"log:{shard} life {life}"))
         self.all.append(incarnation)
-        self.current = incarnation
+        self.current[shard] = incarnation
         incarnation.process.start(self._live(incarnation))
 
     async def _live(self, incarnation: Incarnation) -> None:
@@ -80,7 +85,7 @@ class SimShards:
             try:
                 shard = await Shard.open(
                     self._store,
-                    0,
+                    incarnation.shard,
                     incarnation.process.name,
                     settings=self._settings,
                     clock=self._loop,
@@ -94,8 +99,8 @@ class SimShards:
 
     def superseded(self, incarnation: Incarnation) -> None:
         """Let an incarnation that was refused exit a little later, as its process does."""
-        if self.current is incarnation:
-            self.current = None
+        if self.current[incarnation.shard] is incarnation:
+            self.current[incarnation.shard] = None
         self._loop.call_later(0.5, incarnation.process.kill, context=Context())
 
 
@@ -105,16 +110,18 @@ class SimShardClient(RemoteShard):
     def __init__(
         self,
         shards: SimShards,
+        shard: int,
         heard: Callable[[str, tuple[Any, ...], Any], None] = lambda _method, _args, _value: None,
     ) -> None:
         super().__init__()
         self._shards = shards
+        self._shard = shard
         self._heard = heard
         self._handle: Incarnation | None = None
 
     async def _call(self, method: str, *args: Any) -> Any:
         if self._handle is None:
-            self._handle = self._shards.current
+            self._handle = self._shards.current[self._shard]
         incarnation = self._handle
         if incarnation is None:
             raise StoreUnavailable("simulated: no shard has the name")
@@ -123,7 +130,7 @@ class SimShardClient(RemoteShard):
             try:
                 shard = await asyncio.shield(incarnation.opened)
                 value = await getattr(shard, method)(*args)
-                self._shards.served(shard.epoch, method, args)
+                self._shards.served(self._shard, shard.epoch, method, args)
                 return value
             except ShardSuperseded:
                 self._shards.superseded(incarnation)

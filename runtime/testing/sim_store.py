@@ -21,6 +21,8 @@ from runtime.ports import RunPage, RunQuery, Store
 
 T = TypeVar("T")
 
+PORTION_BYTES = 4096  # of one answer of stored batches
+
 
 class SimThreads:
     """The `Threads` of one process: a call runs at some moment, and goes on if whoever waits is cancelled."""
@@ -96,14 +98,15 @@ class StoreTrouble:
         return StoreUnavailable("simulated: the store does not answer")
 
 
-Watch = Callable[[int, Sequence[Op], Sequence[Outcome]], None]
+Watch = Callable[[int, int, Sequence[Op], Sequence[Outcome]], None]
 
 
 class WatchedStore:
-    """A store that tells `watch` of every commit (shard epoch, operations, answers), and has trouble."""
+    """A store that tells `watch` of every commit (shard, its epoch, operations, answers), and has trouble."""
 
-    def __init__(self, store: Store, trouble: StoreTrouble, watch: Watch) -> None:
+    def __init__(self, store: Store, trouble: StoreTrouble, watch: Watch, portion_bytes: int = PORTION_BYTES) -> None:
         self.inner = store
+        self._portion_bytes = portion_bytes
         self._trouble = trouble
         self._watch = watch
 
@@ -116,7 +119,7 @@ class WatchedStore:
         """See ports.Store."""
         self._trouble.strike(self._trouble.before)
         outcomes = self.inner.commit(shard, shard_epoch, ops, now_ms)
-        self._watch(shard_epoch, ops, outcomes)
+        self._watch(shard, shard_epoch, ops, outcomes)
         self._trouble.strike_after()
         return outcomes
 
@@ -128,7 +131,7 @@ class WatchedStore:
     def read_batches(self, run_id: str, after: int, max_bytes: int) -> list[Batch]:
         """See ports.Store. Answers in small portions, so that every caller has to come again."""
         self._trouble.strike(self._trouble.reading)
-        return self.inner.read_batches(run_id, after, min(max_bytes, 4096))
+        return self.inner.read_batches(run_id, after, min(max_bytes, self._portion_bytes))
 
     def read_checkpoint(self, run_id: str) -> Checkpoint | None:
         """See ports.Store."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
+from runtime.core.ids import shard_of
 from runtime.core.record import Claimant
 from runtime.engine.returning import give_back
 from runtime.engine.supervisor import Supervisor
@@ -24,9 +26,9 @@ TOLD_TIMEOUT_S = 5.0
 class Office:
     """One life of the supervisor."""
 
-    def __init__(self, process: Process, shard: SimShardClient, supervisor: Supervisor) -> None:
+    def __init__(self, process: Process, shards: dict[int, SimShardClient], supervisor: Supervisor) -> None:
         self.process = process
-        self.shard = shard
+        self.shards = shards
         self.supervisor = supervisor
         self.opened: asyncio.Future[None] = process.loop.create_future()
 
@@ -57,17 +59,18 @@ class SimSupervisors:
     def open(self) -> None:
         """Start another supervisor under the name, whatever has it."""
         name = f"supervisor {len(self.all) + 1}"
-        shard = SimShardClient(self._shards, lambda method, args, value: self._heard(name, method, args, value))
+        heard = partial(self._heard, name)
+        shards = {shard: SimShardClient(self._shards, shard, heard) for shard in range(self._shards.count)}
         supervisor = Supervisor(
-            {0: shard},
+            shards,
             self._fleet,
             {"sim": SimProvider(self._world, name)},
             Claimant(claimant=f"claimant of {name}", actor_id=name),
             settings=self._settings,
             clock=self._loop,
-            shard_of=lambda _run_id: shard,
+            shard_of=lambda run_id: shards[shard_of(run_id, len(shards))],
         )
-        office = self.current = Office(Process(self._loop, name), shard, supervisor)
+        office = self.current = Office(Process(self._loop, name), shards, supervisor)
         self.all.append(office)
         office.process.start(self._live(office))
 
@@ -83,7 +86,7 @@ class SimSupervisors:
     async def _give_back_forever(self, office: Office) -> None:
         providers = {"sim": SimProvider(self._world, office.process.name)}
         while True:
-            await give_back([office.shard], providers, self._loop)
+            await give_back(office.shards.values(), providers, self._loop)
             await asyncio.sleep(self._settings.reap_interval_s)
 
     async def tell(self, what: Callable[[Supervisor], Coroutine[Any, Any, Any]]) -> None:

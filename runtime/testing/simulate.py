@@ -7,13 +7,16 @@ one command that plays it again.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from runtime.testing.simulator import Report, simulate
 
 TRACE_LINES = 60
+PORTION = 20  # histories that a process is given at once
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,12 +26,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first seed (0)")
     parser.add_argument("--trace", action="store_true", help="print the whole trace of each history")
     parser.add_argument("--go-on", action="store_true", help="do not stop at the first failure")
+    parser.add_argument("--jobs", type=int, default=1, help="how many processes play; 0: one for each CPU (1)")
     asked = parser.parse_args(argv)
     begun = time.perf_counter()
     failed = 0
     lines = 0
-    for seed in range(asked.seed, asked.seed + asked.schedules):
-        report = simulate(seed)
+    for report in _reports(range(asked.seed, asked.seed + asked.schedules), asked.jobs or os.cpu_count() or 1):
         lines += len(report.trace)
         if asked.trace:
             _say("\n".join(report.trace))
@@ -40,6 +43,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     seconds = time.perf_counter() - begun
     _say(f"{asked.schedules} histories from seed {asked.seed}: {failed} failed; {lines} events, {seconds:.1f} s")
     return 1 if failed else 0
+
+
+def _reports(seeds: range, jobs: int) -> Iterator[Report]:
+    """Play the histories, and yield each in the order of the seeds."""
+    if jobs == 1:
+        yield from map(simulate, seeds)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs) as players:
+        yield from players.imap(simulate, seeds, PORTION)
 
 
 def describe(report: Report) -> str:

@@ -6,7 +6,7 @@ asked, what breaks, and which of the ready callbacks runs next. The same seed gi
 
     sim_loop      the event loop                  sim_world, sim_sandbox, sim_agent   where agents live
     sim_net       messages and processes          sim_store                           threads and store faults
-    sim_shards    incarnations of the shard       sim_fleet, sim_supervisors          drivers and supervisors
+    sim_shards    incarnations of the shards      sim_fleet, sim_supervisors          drivers and supervisors
     sim_clients   what comes from outside         sim_plan, sim_chaos                 what breaks, and when
     sim_check, sim_verdict                        what must hold
 
@@ -61,12 +61,13 @@ class Report:
         return f"python -m runtime.testing.simulate --schedules 1 --seed {self.seed} --trace"
 
 
-def simulate(seed: int, make_store: Callable[[], Store] = MemoryStore) -> Report:
-    """Play the history of `seed`."""
+def simulate(seed: int, make_store: Callable[[int], Store] = MemoryStore, most_shards: int = 3) -> Report:
+    """Play the history of `seed` over the store that `make_store` makes for so many shards."""
     loop = SimLoop(random.Random(seed))
     plan = draw_plan(loop.rng)
-    settings = Settings(sandbox_return_s=20, takeover_attempts=plan.takeover_attempts)
-    deployment = Deployment(loop, make_store(), plan.scripts, settings)
+    plan.shards = min(plan.shards, most_shards)
+    settings = Settings(sandbox_return_s=20, takeover_attempts=plan.takeover_attempts, shards=plan.shards)
+    deployment = Deployment(loop, make_store(plan.shards), plan.scripts, settings)
     checker = deployment.checker
     defects = _Defects(checker)
     logger = logging.getLogger("outlast")

@@ -6,10 +6,15 @@ import pytest
 from instance import Instance
 from processes import kill
 from shell_runs import numbered, unique
+from waiting import wait_until
 from watching import Watch, check_whole
+
+from runtime.core.checkpoint import Checkpoint
+from runtime.stores.sqlite_reading import SqliteReading
 
 LINES = 120
 KILL_AT = 30
+FAST, SLOW = 9000, 100  # lines of a long run: more than a checkpoint's pace, then some to kill its drivers at
 
 
 def test_a_run_outlives_a_kill_of_its_run_actor(instance: Instance) -> None:
@@ -104,3 +109,39 @@ def test_a_thousand_lines_arrive_once_each_past_a_kill_of_run_actor_and_shard(in
     assert record["status"] == "completed"
     assert [(claim["epoch"], claim["reason"]) for claim in record["claims"]] == [(1, "start"), (2, "driver_lost")]
     assert all(claim["chunks"] > 0 for claim in record["claims"])
+
+
+@pytest.mark.timeout(120)
+def test_a_long_run_goes_on_at_its_checkpoint_past_two_kills_of_its_run_actor(instance: Instance) -> None:
+    run = unique("long")
+    script = f"seq 1 {FAST}; i={FAST}; while [ $i -lt {FAST + SLOW} ]; do i=$((i+1)); echo $i; sleep 0.05; done"
+    taken = []
+    with Watch(instance, run, script) as watch:
+        for epoch, lines in ((1, FAST + 20), (2, FAST + 60)):
+            watch.until_lines(lines, within_s=40)
+            kill(instance.driver(run, epoch))
+            taken.append(_checkpoint(instance, run))
+        watch.until_end(within_s=40)
+    check_whole(watch, FAST + SLOW)
+    assert watch.responses == 1, "the client noticed"
+    assert taken[0].epoch == 1
+    assert taken[0].seq > FAST // 2
+    assert taken[0].journal_chunks == taken[0].seq - 1  # run.accepted is all that is live
+    record = instance.ended(run)
+    assert (record["status"], [claim["epoch"] for claim in record["claims"]]) == ("completed", [1, 2, 3])
+    assert all(claim["chunks"] > 0 for claim in record["claims"])
+    wait_until(lambda: _stored(instance, run) is None, "the end of the checkpoint")
+
+
+def _checkpoint(instance: Instance, run: str) -> Checkpoint:
+    found = _stored(instance, run)
+    assert found is not None
+    return found
+
+
+def _stored(instance: Instance, run: str) -> Checkpoint | None:
+    store = SqliteReading(instance.data_dir / "outlast.sqlite", busy_ms=1000)
+    try:
+        return store.read_checkpoint(run)
+    finally:
+        store.close_readers()

@@ -48,7 +48,7 @@ def test_the_invariants_hold_where_they_once_did_not(seed: int) -> None:
 def test_the_invariants_hold_over_sqlite(seed: int, tmp_path: Path) -> None:
     path = tmp_path / "store.sqlite"
     create_store(path, "simulated")
-    _must_hold(simulate(seed, lambda: SqliteStore(path)))
+    _must_hold(simulate(seed, lambda _shards: SqliteStore(path), most_shards=1))
 
 
 def _digests(hash_seed: str) -> str:
@@ -65,7 +65,7 @@ def test_the_same_seed_is_the_same_history_in_every_process() -> None:
 
 
 def test_a_history_has_trouble_in_it_and_ends() -> None:
-    reports = [simulate(seed) for seed in range(30)]
+    reports = [simulate(seed) for seed in range(60)]
     trace = "\n".join(line for report in reports for line in report.trace)
     starts = [int(start) for start in re.findall(r": follow from (\d+) ", trace)]
     assert sum(start > 0 for start in starts) > 10, "takeovers from a checkpoint"
@@ -88,6 +88,13 @@ def test_a_history_has_trouble_in_it_and_ends() -> None:
 def test_the_command_says_what_it_played(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--schedules", "2", "--seed", "5"]) == 0
     assert "2 histories from seed 5: 0 failed" in capsys.readouterr().out
+
+
+def test_several_processes_play_the_same_histories(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--schedules", "5", "--seed", "40", "--jobs", "2"]) == 0
+    together = capsys.readouterr().out.partition(" events")[0]
+    assert main(["--schedules", "5", "--seed", "40"]) == 0
+    assert capsys.readouterr().out.partition(" events")[0] == together
 
 
 def test_the_command_of_a_history_repeats_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +11,7 @@ from runtime.core.ops import Appended, Created
 from runtime.errors import StoreUnavailable
 from runtime.stores.memory import FaultPoint, MemoryStore
 from runtime.testing.sample_ops import RUN, append, create, live
+from runtime.testing.sim_store import StoreTrouble, WatchedStore
 from runtime.testing.store_cases.shard_driver import ShardDriver
 from runtime.testing.store_kit import StoreKit
 
@@ -25,6 +27,16 @@ class TestMemoryStore(StoreKit):
 
     def raw_status(self, run_id: str) -> str:
         return self.rows._tables.heads[run_id].status.value
+
+
+class TestWatchedStore(TestMemoryStore):
+    """What the simulator and the engine's tests put before a store is still one, in good weather."""
+
+    @pytest.fixture
+    def make_store(self) -> Callable[[], WatchedStore]:
+        self.rows = MemoryStore()
+        trouble = StoreTrouble(random.Random(1))  # noqa: S311 - a seeded generator is the point
+        return lambda: WatchedStore(self.rows, trouble, lambda *_: None, portion_bytes=1 << 40)
 
 
 class _Faults:

@@ -82,7 +82,7 @@ class Stage:
         self.commits: list[tuple[Sequence[Op], Sequence[Outcome]]] = []
         self.memory = MemoryStore()
         self.store = WatchedStore(
-            self.memory, self.trouble, lambda _, ops, outcomes: self.commits.append((ops, outcomes))
+            self.memory, self.trouble, lambda _shard, _epoch, ops, outcomes: self.commits.append((ops, outcomes))
         )
         self.harness: Harness = SimHarness()
         self.scripts: dict[str, Script] = {RUN: script or Script()}

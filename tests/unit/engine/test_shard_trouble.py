@@ -40,7 +40,7 @@ class Lossy:
         self._lose = False
         stage.trouble.strike_after = self._strike_after  # type: ignore[method-assign]
 
-    def _see(self, _epoch: int, ops: Sequence[Op], _outcomes: Sequence[Outcome]) -> None:
+    def _see(self, _shard: int, _epoch: int, ops: Sequence[Op], _outcomes: Sequence[Outcome]) -> None:
         self._lose = self.active and any(isinstance(op, self._kinds) for op in ops)
 
     def _strike_after(self) -> None:
