@@ -56,6 +56,23 @@ def test_a_node_that_falls_silent_under_a_start_is_not_waited_for() -> None:
     play(1, acts())
 
 
+def test_a_node_that_misses_one_question_keeps_its_start() -> None:
+    async def acts() -> None:
+        acts = await Acts.open()
+        acts.fleet.seen = [node("a"), node("b")]
+        acts.fleet.starts = False
+        await acts.shard.submit(create())
+        await acts.supervisor.start(RUN)
+        await elapse(0.5)
+        acts.fleet.silent = {"a"}
+        await elapse(1.0)
+        acts.fleet.silent = set()
+        await elapse(10.0)
+        assert [handle.killed for handle in acts.fleet.made] == [False]
+
+    play(1, acts())
+
+
 def test_starts_that_hang_use_up_no_attempt_and_are_tried_again() -> None:
     async def acts() -> None:
         acts = await Acts.open(attempts=2)
