@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
-import sqlite3
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
+import psycopg
 from instance import Instance
 from processes import state
 from shell_runs import unique
@@ -196,14 +197,46 @@ def running(trials: Sequence[Trial]) -> Iterator[None]:
             trial.watch.__exit__(None, None, None)
 
 
+@contextmanager
+def stopped_shard(
+    instance: Instance, stops: Stops, folder: Path, step: str
+) -> Iterator[tuple[ProcessIdentity, Trial, Trial]]:
+    """Yield the shard that stands at a step of a run, the run, and another one that streams meanwhile."""
+    trial, other = (Trial(instance, stops, folder, name) for name in ("stored", "other"))
+    with running([other]):
+        other.watch.until_lines(3)
+        stops.order(trial.run, f"store.{step}")
+        with running([trial]), ThreadPoolExecutor(1) as somebody:
+            operation = step.partition(".")[0]
+            if operation in ("cancel", "finish"):
+                trial.watch.until_lines(1)
+                somebody.submit(trial.cancel if operation == "cancel" else trial.end)
+            yield stops.stopped(trial.run, f"store.{step}"), trial, other
+
+
+def check_both(trial: Trial, other: Trial, *, cancelled: bool) -> None:
+    """Check the two runs of a shard that was stopped: to their ends, one of them cancelled if it was."""
+    if cancelled:
+        trial.check_aborted()
+    else:
+        trial.watch.until_lines(1)
+        trial.end()
+        trial.check_completed()
+    other.end()
+    other.check_completed()
+
+
 def stored_batches(instance: Instance, run: str) -> list[tuple[int, int, int, bytes]]:
-    """Return (seq, count, epoch, data) of each stored batch, read from the store's file past everything of ours."""
+    """Return (seq, count, epoch, data) of each stored batch, read from the store itself past everything of ours."""
+    url = instance.env.get("OUTLAST_STORE", "")
+    connection = psycopg.connect(url) if url else connect_reader(instance.data_dir / "outlast.sqlite", 5000)
+    tables, place = ("outlast.batch JOIN outlast.run", "%s") if url else ("batch JOIN run", "?")
     query = (
-        "SELECT batch.seq, batch.n, batch.epoch, batch.data FROM batch JOIN run ON run.ordinal = batch.run "
-        "WHERE run.run_id = ? ORDER BY batch.seq"
+        f"SELECT batch.seq, batch.n, batch.epoch, batch.data FROM {tables} ON run.ordinal = batch.run "  # noqa: S608
+        f"WHERE run.run_id = {place} ORDER BY batch.seq"
     )
-    with closing(connect_reader(instance.data_dir / "outlast.sqlite", 5000)) as connection:
-        found: sqlite3.Cursor = connection.execute(query, (run,))
+    with closing(connection):
+        found: Any = connection.execute(query, (run,))
         return [(int(seq), int(n), int(epoch), bytes(data)) for seq, n, epoch, data in found]
 
 

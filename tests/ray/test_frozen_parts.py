@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from freezing import Stops, Trial, running
+from freezing import Stops, Trial, check_both, running, stopped_shard
 from instance import Instance
 from processes import command_line, kill, pause, resume, wait_dead
 from waiting import pass_time, wait_until
@@ -151,12 +150,12 @@ def test_a_sweep_frozen_at_a_sandbox_does_no_harm_to_the_next_one_of_its_thread(
 def test_a_shard_frozen_around_a_commit_writes_nothing_when_it_goes_on(
     frozen: Instance, stops: Stops, tmp_path: Path, step: str
 ) -> None:
-    with stops.unkillable("log:0"), _stopped_shard(frozen, stops, tmp_path, step) as (sleeper, trial, other):
+    with stops.unkillable("log:0"), stopped_shard(frozen, stops, tmp_path, step) as (sleeper, trial, other):
         other.watch.until_lines(len(other.watch.lines) + 5, within_s=60)
         assert resume(sleeper), "somebody ended the sleeper"
         wait_dead([sleeper])
         assert "ShardSuperseded" in {tried.told for tried in stops.tries(sleeper)}, stops.tries(sleeper)
-        _check_both(trial, other, cancelled=step.startswith("cancel"))
+        check_both(trial, other, cancelled=step.startswith("cancel"))
 
 
 @pytest.mark.parametrize("operation", INSIDE)
@@ -164,38 +163,10 @@ def test_a_shard_frozen_inside_a_transaction_is_killed_and_its_transaction_did_n
     frozen: Instance, stops: Stops, tmp_path: Path, operation: str
 ) -> None:
     """It holds the file's write lock: whoever opens the store next makes sure that it is dead (P12)."""
-    with _stopped_shard(frozen, stops, tmp_path, f"{operation}.inside") as (sleeper, trial, other):
+    with stopped_shard(frozen, stops, tmp_path, f"{operation}.inside") as (sleeper, trial, other):
         other.watch.until_lines(len(other.watch.lines) + 5, within_s=60)
         wait_dead([sleeper])
-        _check_both(trial, other, cancelled=operation == "cancel")
-
-
-@contextmanager
-def _stopped_shard(
-    frozen: Instance, stops: Stops, folder: Path, step: str
-) -> Iterator[tuple[ProcessIdentity, Trial, Trial]]:
-    """Yield a shard that stands at a step of a run, the run, and another one that streams meanwhile."""
-    trial, other = (Trial(frozen, stops, folder, name) for name in ("stored", "other"))
-    with running([other]):
-        other.watch.until_lines(3)
-        stops.order(trial.run, f"store.{step}")
-        with running([trial]), ThreadPoolExecutor(1) as somebody:
-            operation = step.partition(".")[0]
-            if operation in ("cancel", "finish"):
-                trial.watch.until_lines(1)
-                somebody.submit(trial.cancel if operation == "cancel" else trial.end)
-            yield stops.stopped(trial.run, f"store.{step}"), trial, other
-
-
-def _check_both(trial: Trial, other: Trial, *, cancelled: bool) -> None:
-    if cancelled:
-        trial.check_aborted()
-    else:
-        trial.watch.until_lines(1)
-        trial.end()
-        trial.check_completed()
-    other.end()
-    other.check_completed()
+        check_both(trial, other, cancelled=operation == "cancel")
 
 
 def test_a_raylet_frozen_while_a_driver_dies_costs_its_run_time_and_nothing_else(

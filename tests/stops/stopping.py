@@ -129,7 +129,8 @@ class _Steps:
             "runtime.engine.supervisor": lambda module: self._role(module.Supervisor, "open", "supervisor"),
             "runtime.engine.remote_shard": self._remote_shard,
             "runtime.sandboxes.local": self._local,
-            "runtime.stores.sqlite": self._sqlite,
+            "runtime.stores.sqlite": lambda module: self._store(module, module.SqliteStore),
+            "runtime.stores.postgres": lambda module: self._store(module, module.PostgresStore),
             "actors.calls": self._calls,
             "actors.run_actor": self._run_actor,
             "actors.log_shard": self._log_shard,
@@ -150,10 +151,11 @@ class _Steps:
         self._before(module, "_write_durably", lambda path, _: (_run_of_home(path.parent), "create.inside"))
         self._before(module, "_remove", lambda home: (_run_of_home(home), "destroy.inside"))
 
-    def _sqlite(self, module: Any) -> None:
-        """Reach `store.<op>.before`, `.inside` (decided and written, not committed) and `.after` of each operation."""
+    def _store(self, module: Any, store: Any) -> None:
+        """Reach `store.<op>.before`, `.inside` (decided, and not committed yet) and `.after` of each operation."""
         stopper = self._stopper
-        commit, decide_all, end = module.SqliteStore.commit, module._decide_all, module.end_predecessor
+        commit, decide_all = store.commit, module._decide_all
+        end = getattr(module, "end_predecessor", None)
 
         def reach_all(ops: Sequence[Any], when: str) -> None:
             for op in ops:
@@ -178,11 +180,12 @@ class _Steps:
             return told
 
         def end_if_reachable(path: Path) -> None:
-            if not stopper.is_unkillable("log:0"):
+            if end is not None and not stopper.is_unkillable("log:0"):
                 end(path)
 
-        module.SqliteStore.commit, module._decide_all = outer, inside
-        module.end_predecessor = end_if_reachable
+        store.commit, module._decide_all = outer, inside
+        if end is not None:
+            module.end_predecessor = end_if_reachable
 
     def _calls(self, module: Any) -> None:
         stopper, kill, find = self._stopper, module.kill, module.find
