@@ -49,7 +49,7 @@ STORE_KINDS = {
 
 
 class HostFaults:
-    """Faults on the hosts of one instance; knows which hosts were killed when."""
+    """Faults on the hosts of one instance; knows which hosts were killed when, and whose disk was full."""
 
     def __init__(self, many: ManyHosts, store: HostPostgres | None, guard: Guard) -> None:
         self._many = many
@@ -57,6 +57,7 @@ class HostFaults:
         self._store = store
         self._guard = guard
         self.killed: list[tuple[str, int]] = []  # machine id, wall clock in ms
+        self.filled: list[str] = []  # machine ids
 
     def table(self) -> dict[str, Fault]:
         """Return the faults by name."""
@@ -179,12 +180,14 @@ class HostFaults:
     @contextmanager
     def _fill(self, planned: Planned) -> Iterator[Met]:
         host = self._host(planned)
+        self.filled.append(host.machine_id)
         with filled(host.disk):
             yield Met(f"the disk of host {host.number}")
 
     @contextmanager
     def _fill_store(self, planned: Planned) -> Iterator[Met]:
         del planned
+        self.filled.append(self._lan.hosts[0].machine_id)
         with filled(self._lan.hosts[0].disk):
             yield Met("the disk of the store's host")
 

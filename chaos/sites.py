@@ -161,14 +161,16 @@ class HostsGround(Ground):
     hosts: HostFaults | None = None
 
     def excuses(self, record: Mapping[str, Any]) -> Sequence[str]:
-        """A host that was killed took the agents with it: those whose sandboxes were there, and that ran then."""
+        """A host that was killed took the agents with it: those whose sandboxes were there, and that ran then. On a
+        full disk no sandbox can be made, which the run says."""
         assert self.hosts is not None
         key = record["sandboxKey"] or ""
         ended = record["finishedAt"] or sys.maxsize
         for machine, at_ms in self.hosts.killed:
             if f"/{machine}/" in key and record["createdAt"] <= at_ms <= ended:
                 return ("agent_lost",)
-        return ()
+        no_space = "No space left" in (record["error"] or {}).get("message", "")
+        return ("launch_failed",) if no_space and any(f"/{machine}/" in key for machine in self.hosts.filled) else ()
 
 
 def keep_logs(lan: Lan, log: Path) -> None:
