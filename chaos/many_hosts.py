@@ -23,6 +23,7 @@ from runtime.process import ProcessIdentity
 
 PORT = 8000
 START_S = 120.0
+SERVE_TRIES = 3
 STOP_S = 30.0
 LOOK_S = 0.1
 ASK_S = 10.0
@@ -93,7 +94,13 @@ class ManyHosts:
         for host in self.lan.hosts:
             self.nodes.kill_node(host)
         self.nodes.start_node(self.head)
-        self.serve()
+        for left in reversed(range(SERVE_TRIES)):  # as a service manager does; chaos may break it as it starts
+            try:
+                self.serve()
+                return
+            except NotServed:
+                if not left:
+                    raise
 
     def _serve_ended(self) -> bool:
         return self._serve is not None and self._serve.poll() is not None
