@@ -313,9 +313,9 @@ class Shard(Questions):
         return await self._watchlist.due(min(wait_s, MAX_PARK_S))
 
     async def _sweep(self) -> None:
-        """Look at leases and viewers a few times per TTL, and at our own epoch, for as long as the shard lives."""
+        """Look at leases and viewers a few times per TTL, and at our own epoch, for as long as we are the newest."""
         period_s = min(0.25, self._settings.lease_ttl_s / 4)
-        while True:
+        while self._superseded is None:
             await asyncio.sleep(period_s)
             if self._committer.unconfirmed_s >= CONFIRM_S:
                 self._chores.spawn(self._committer.confirm(), "confirm")
@@ -337,7 +337,11 @@ class Shard(Questions):
 
     async def _cancel_unwatched(self, head: Head) -> None:
         """Act on `onDisconnect: cancel` once nobody has watched for the grace (I6, P20)."""
-        spec = (await self._known(head.run_id)).spec
+        try:
+            spec = (await self._known(head.run_id)).spec
+        except OutlastError as error:
+            log.debug("log:%d: %s", self._shard, error)
+            return
         if spec is None or spec.on_disconnect is not OnDisconnect.CANCEL:
             self._watchlist.never_cancels(head.run_id)
             return

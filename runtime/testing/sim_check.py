@@ -139,6 +139,9 @@ class Checker:
 
     def _stored(self, op: Append) -> None:
         run = self.runs[op.run_id]
+        stored = self._store.read_run(op.run_id)
+        if stored is None or stored[0].next_seq < op.batch.next_seq:
+            self.breach("I2", f"{op.run_id}: a batch at {op.batch.seq} was answered and is not stored")
         self._under_epoch(op.run_id, op.batch.epoch, "an append")
         if run.status.terminal:
             self.breach("I5", f"{op.run_id}: an append was stored after the end")

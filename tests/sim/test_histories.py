@@ -25,6 +25,7 @@ PORTIONS = 10
 # Seeds that once failed, and what of the engine they showed to be wrong.
 ONCE_FAILED = {
     1494: "a frozen shard that nobody wrote through never learnt of its successor, and its readers waited for ever",
+    102047: "a superseded shard went on looking at its viewers, and called it a defect each time",
     10184: "a wait interrupted in the moment of its failure left an exception that nobody read",
 }
 

@@ -28,7 +28,7 @@ CAUGHT_AS: dict[Mutant, str] = {
     mutants.act_without_asking: "P4",
     mutants.decide_without_the_supervisor_epoch: "P6",
     mutants.finish_without_the_cancel_check: "P9",
-    mutants.refuse_the_whole_group: "I3",
+    mutants.refuse_the_whole_group: "I2",
     mutants.commit_under_any_shard_epoch: "P11",
     mutants.cancel_whoever_is_not_watched: "I6",
     mutants.count_viewers_by_edges: "P20",
