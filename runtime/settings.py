@@ -75,7 +75,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=0, description="Longest silence of an agent; 0: silence never ends a run.")
     ] = 0
     takeover_attempts: Annotated[
-        int, Meta(ge=1, description="Drivers made without progress before `takeover_exhausted`.")
+        int, Meta(ge=1, description="Drivers in a row that claimed and stored nothing before `takeover_exhausted`.")
     ] = 8
     reap_interval_s: Annotated[float, Meta(gt=0, description="How often leftovers of ended runs are looked for.")] = (
         15.0

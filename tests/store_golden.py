@@ -50,7 +50,7 @@ BATCHES: list[Batch] = [
 
 A_CHECKPOINT = checkpoint(journal(4, 2, "c", start=300), translator=b"\x00\xff state", open_items=b'{"open":[]}')
 
-# Every field has another value than its default.
+# Every field of version 1 has another value than its default, every field of now in A_TOLD_HEAD.
 A_HEAD = Head(
     run_id="run-1",
     thread_id="thread-1",
@@ -101,6 +101,7 @@ A_HEAD = Head(
 )
 A_TOLD_HEAD = msgspec.structs.replace(
     A_HEAD,
+    claims_without_progress=2,
     claims=tuple(
         msgspec.structs.replace(A_HEAD.claims[0], epoch=epoch, end=end, last_append_at=1_700_000_000_003 + epoch)
         for epoch, end in enumerate(ClaimEnd, 1)

@@ -74,6 +74,7 @@ def claim(view: View, op: ClaimRun, now_ms: int) -> Decision:
     claimed = head.with_(
         driver_epoch=epoch,
         started_at=head.started_at if head.started_at is not None else now_ms,
+        claims_without_progress=head.claims_without_progress + 1,
         claims=with_claim(end_last_claim(head.claims, now_ms, ClaimEnd.SUPERSEDED), claim),
     )
     return Decision(outcome=Claimed(head=claimed, spec=view.spec(op.run_id), batches=[]), heads=(claimed,))

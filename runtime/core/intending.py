@@ -38,8 +38,8 @@ def note(view: View, op: Note, now_ms: int) -> Decision:
         changes["sandbox_key"] = op.sandbox_key
     if op.launch is not None and _LAUNCH_ORDER.index(op.launch) > _LAUNCH_ORDER.index(head.launch):
         changes["launch"] = op.launch
-    if op.progressed and head.attempts_without_progress:
-        changes["attempts_without_progress"] = 0
+    if op.progressed and (head.attempts_without_progress or head.claims_without_progress):
+        changes |= {"attempts_without_progress": 0, "claims_without_progress": 0}
     if op.destroy_pending is not None and op.destroy_pending != head.destroy_pending:
         changes["destroy_pending"] = op.destroy_pending
     if op.handed_over and head.claims[-1].ended_at is None:
@@ -95,7 +95,10 @@ def open_supervisor(view: View, op: OpenSupervisor) -> Decision:
 
 
 def assign(view: View, op: Assign, now_ms: int) -> Decision:
-    """Decide that a run gets a new driver, under the epochs of the supervisor and the run (P6, P19)."""
+    """Decide that a run gets a new driver, under the epochs of the supervisor and the run (P6, P19).
+
+    Only drivers that claimed bring a run to its end: one that could not even be started says nothing about the run, and
+    however long that lasts, the agent works on."""
     row = view.supervisor()
     if row.epoch != op.supervisor_epoch or row.epoch == 0:  # 0: nobody decides yet
         return Decision(outcome=SupervisorStale(held_epoch=op.supervisor_epoch, current_epoch=row.epoch))
@@ -111,7 +114,7 @@ def assign(view: View, op: Assign, now_ms: int) -> Decision:
     if op.assignment and op.assignment == head.last_assignment:
         return Decision(outcome=Assigned(head=head, attempt=head.attempts_without_progress))
     attempt = head.attempts_without_progress + 1
-    if attempt > op.max_attempts:
+    if attempt > op.max_attempts and head.claims_without_progress >= op.max_attempts:
         return Decision(outcome=Exhausted(head=head))
     assigned = head.with_(attempts_without_progress=attempt, last_assigned_at=now_ms, last_assignment=op.assignment)
     return Decision(outcome=Assigned(head=assigned, attempt=attempt), heads=(assigned,))

@@ -221,6 +221,7 @@ class Head(Struct, frozen=True, kw_only=True):
     launch: Launch = Launch.NONE
     destroy_pending: bool = False
     attempts_without_progress: int = 0  # drivers assigned since a claim made progress (P19)
+    claims_without_progress: int = 0  # of them those that came to claim, and stored nothing
     last_assigned_at: int | None = None
     last_assignment: str = ""  # names the decision, so that its repeat gets the first answer (I9)
     claims: tuple[Claim, ...] = ()

@@ -65,6 +65,7 @@ def _with_batch(head: Head, batch: Batch, now_ms: int, **changes: object) -> Hea
         next_seq=batch.next_seq,
         log_bytes=head.log_bytes + len(batch.data),
         attempts_without_progress=0,
+        claims_without_progress=0,
         claims=with_appended(head.claims, batch.count, now_ms),
         **changes,
     )

@@ -263,7 +263,7 @@ class _Drive:
         """Renew the lease three times per TTL; note progress once (P13, P19)."""
         period_s = self.tools.lease_ttl_s / 3
         begun = self.tools.clock.monotonic()
-        noted = self.head.attempts_without_progress == 0
+        noted = self.head.claims_without_progress == 0
         try:
             while True:
                 await self.authority.pulse()

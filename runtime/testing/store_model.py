@@ -38,6 +38,7 @@ class ModelRun:
     launch: str = "none"
     key: str | None = None
     attempts: int = 0
+    idle_claims: int = 0  # since something was stored
     stderr: bytes | None = None
     checkpoint: Facts | None = None  # epoch, seq, state
 
@@ -61,6 +62,7 @@ class ModelRun:
             "launch": self.launch,
             "sandbox_key": self.key,
             "attempts_without_progress": self.attempts,
+            "claims_without_progress": self.idle_claims,
         }
 
 
@@ -114,6 +116,7 @@ class StoreModel:
         if (run.queued or run.status != "running") and reason not in ("cancel", "reap"):
             return "NotClaimable", {}
         run.epoch += 1
+        run.idle_claims += 1
         run.claimants.append(claimant)
         return "Claimed", {}
 
@@ -184,7 +187,8 @@ class StoreModel:
             run.stderr = stderr
         run.checkpoint = None
         had_thread = run.holds_thread()
-        run.status, run.closed, run.queued, run.ending, run.attempts = ending["status"], True, False, ending, 0
+        run.status, run.closed, run.queued, run.ending = ending["status"], True, False, ending
+        run.attempts = run.idle_claims = 0
         waiting = [other for other in self.in_thread(run.owner, run.thread) if other.queued]
         if not waiting or not had_thread or run.status not in ENDED:
             return None
@@ -194,7 +198,7 @@ class StoreModel:
     def _store(self, run: ModelRun, seq: int, epoch: int, batch: Facts) -> None:
         run.stored.append({**batch, "seq": seq, "epoch": epoch})
         run.chunks += batch["chunks"]
-        run.attempts = 0
+        run.attempts = run.idle_claims = 0
 
     def intend(self, run_id: str, what: str, value: Any) -> tuple[str, Facts]:
         """Answer an outsider's intent: cancel (a reason), attach, detach (a time), handover."""
@@ -226,7 +230,8 @@ class StoreModel:
         run.key = key if key is not None else run.key
         if launch is not None:
             run.launch = max(run.launch, launch, key=LAUNCH.index)
-        run.attempts = 0 if progressed else run.attempts
+        if progressed:
+            run.attempts = run.idle_claims = 0
         return "Done", {"changed": run.facts() != before}
 
     def open_supervisor(self, claimant: str) -> tuple[str, Facts]:
@@ -248,7 +253,7 @@ class StoreModel:
             return "AlreadyEnded", {}
         if run.cancel is None and (run.queued or run.status == "interrupted"):
             return "NotClaimable", {}
-        if run.attempts >= most:
+        if run.attempts >= most and run.idle_claims >= most:
             return "Exhausted", {}
         run.attempts += 1
         return "Assigned", {"attempt": run.attempts}

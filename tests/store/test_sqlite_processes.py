@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,7 @@ import waiting
 
 from runtime import process
 from runtime.core.ops import Appended
-from runtime.errors import StoreRefused
+from runtime.errors import StoreRefused, StoreUnavailable
 from runtime.stores import opener
 from runtime.stores.sqlite import SqliteStore, create_store
 from runtime.testing.sample_ops import append, live, text
@@ -106,7 +107,13 @@ def test_a_killed_writer_s_run_goes_on_where_its_log_ends(start: Start, opened: 
     _acknowledged(child, 6)
     child.kill()
     child.wait(10)
-    shard = opened()
+
+    def opened_between_two_commits() -> ShardDriver | None:  # a writer without a pause may hold the lock for longer
+        with suppress(StoreUnavailable):
+            return opened()
+        return None
+
+    shard = waiting.wait_until(opened_between_two_commits, "the shard is open")
     name = store_writer.run_id(child.pid)
     head = shard.head(name)
     assert head.driver_epoch == 1

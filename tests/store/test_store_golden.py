@@ -78,7 +78,7 @@ def test_a_checkpoint_that_is_not_understood_is_none() -> None:
 
 
 def test_the_golden_head_says_something_of_every_field() -> None:
-    for struct in (store_golden.A_HEAD, store_golden.A_SPEC, store_golden.A_SPEC.limits):
+    for struct in (store_golden.A_TOLD_HEAD, store_golden.A_SPEC, store_golden.A_SPEC.limits):
         for field in msgspec.structs.fields(struct):
             assert getattr(struct, field.name) != field.default, f"{type(struct).__name__}.{field.name}"
 

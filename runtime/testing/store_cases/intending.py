@@ -156,7 +156,15 @@ class IntentCases:
         _same_but(before, first.head, "attempts_without_progress", "last_assigned_at")
         assert (first.attempt, first.head.last_assigned_at) == (1, shard.now_ms)
         assert [shard.ask(assign(), Assigned).attempt for _ in range(2)] == [2, 3]
-        assert shard.refused(assign(), Exhausted).head == shard.head()
+
+    def test_only_drivers_that_claimed_exhaust_a_run(self, shard: ShardDriver) -> None:
+        shard.start()
+        shard.do(OpenSupervisor(claimant="a"))
+        assert [shard.ask(assign(), Assigned).attempt for _ in range(5)] == [1, 2, 3, 4, 5]
+        shard.do(claim(1, "b"))
+        assert shard.ask(assign(2), Assigned).attempt == 6
+        shard.do(claim(2, "c"))
+        assert shard.refused(assign(3), Exhausted).head == shard.head()
 
     def test_progress_gives_all_attempts_back(self, shard: ShardDriver) -> None:
         shard.start()
