@@ -107,13 +107,7 @@ def test_a_killed_writer_s_run_goes_on_where_its_log_ends(start: Start, opened: 
     _acknowledged(child, 6)
     child.kill()
     child.wait(10)
-
-    def opened_between_two_commits() -> ShardDriver | None:  # a writer without a pause may hold the lock for longer
-        with suppress(StoreUnavailable):
-            return opened()
-        return None
-
-    shard = waiting.wait_until(opened_between_two_commits, "the shard is open")
+    shard = opened()
     name = store_writer.run_id(child.pid)
     head = shard.head(name)
     assert head.driver_epoch == 1
@@ -145,7 +139,14 @@ def test_a_predecessor_that_lives_on_writes_nothing(
     child = start("append")
     _acknowledged(child, 3)
     opener.opener_path(path).unlink()  # nobody knows whom to end
-    shard = opened()
+
+    def opened_between_two_commits() -> ShardDriver | None:  # a writer without a pause may hold the lock for longer
+        with suppress(StoreUnavailable):
+            return opened()
+        return None
+
+    shard = waiting.wait_until(opened_between_two_commits, "the shard is open")
+    assert shard is not None
     name = store_writer.run_id(child.pid)
     before = shard.head(name)
     lines = iter(store_writer.stdout(child).readline, "")
