@@ -49,7 +49,7 @@ class ClaudeTranslator:
         self._blocks = Blocks(run_id)
         self._started = False
         self._message_id: str | None = None  # of the message that is being streamed
-        self._streamed: set[Any] = set()  # the CLI's ids of messages that came as stream_event lines
+        self._streamed: dict[Any, None] = {}  # in order: the CLI's ids of messages that came as stream_event lines
         self._unresolved: dict[str, None] = {}  # tool calls without a result, in order
         self._error_word: str | None = None
         self._said: Said | None = None
@@ -99,13 +99,12 @@ class ClaudeTranslator:
 
     def state(self) -> bytes:
         """Return what the lines so far have left behind; a result as the line that said it."""
-        streamed = sorted(self._streamed, key=lambda cli_id: (cli_id is not None, cli_id or ""))
         return put_aside(
             [
                 self._blocks.state(),
                 self._started,
                 self._message_id,
-                streamed,
+                list(self._streamed),
                 list(self._unresolved),
                 self._error_word,
                 self._result,
@@ -118,7 +117,7 @@ class ClaudeTranslator:
         blocks, self._started, self._message_id, streamed, unresolved, *rest = take_up(state)
         self._error_word, result, self._working = rest
         self._blocks.restore(blocks)
-        self._streamed = set(streamed)
+        self._streamed = dict.fromkeys(streamed)
         self._unresolved = dict.fromkeys(unresolved)
         self._result = result
         if result is not None:
@@ -182,7 +181,7 @@ class ClaudeTranslator:
                 blocks.close(out)
                 self._working = True
                 self._message_id = blocks.message_id(cli_id)
-                self._streamed.add(cli_id if isinstance(cli_id, str) else None)
+                self._streamed[cli_id if isinstance(cli_id, str) else None] = None
             case "content_block_start":
                 return self._read_block_start(index, event.get("content_block"), out)
             case "content_block_stop":

@@ -50,7 +50,7 @@ class CodexTranslator:
         self._blocks = Blocks(run_id)
         self._blocks.model = model
         self._started = False
-        self._used: set[str] = set()  # the CLI's ids of all items so far; only asked, never listed
+        self._used: dict[str, None] = {}  # the CLI's ids of all items so far, in order
         self._told: dict[str, str] = {}  # by id: the text so far of each text item that is not complete
         self._calls: dict[str, str] = {}  # by id: the tool call of each tool item that is not complete
         self._unresolved: dict[str, None] = {}  # tool calls without a result, in order
@@ -87,9 +87,7 @@ class CodexTranslator:
         """Return what the lines so far have left behind; the end of a turn as the line that said it."""
         said = self._said.printed if self._said is not None else None
         marks = [self._started, self._working, self._complaint, said]
-        return put_aside(
-            [self._blocks.state(), *marks, sorted(self._used), self._told, self._calls, [*self._unresolved]]
-        )
+        return put_aside([self._blocks.state(), *marks, [*self._used], self._told, self._calls, [*self._unresolved]])
 
     def restore(self, state: bytes) -> None:
         """Take that. Raises ValueError, TypeError or KeyError for anything else."""
@@ -97,7 +95,7 @@ class CodexTranslator:
             state
         )
         self._blocks.restore(blocks)
-        self._used = set(used)
+        self._used = dict.fromkeys(used)
         self._unresolved = dict.fromkeys(left)
         self._said = self._word(said) if said is not None else None
 
@@ -189,7 +187,7 @@ class CodexTranslator:
         """Return the id of a new item."""
         if cli_id in self._used:
             return self._blocks.mint()
-        self._used.add(cli_id)
+        self._used[cli_id] = None
         return self._blocks.own(cli_id)
 
     def _read_tool(self, phase: str, cli_id: str, item: dict[str, Any], out: list[bytes]) -> bool:
