@@ -130,8 +130,12 @@ class LogStream(Response):
             raise StreamCut("the stream was cut so that its client reconnects")
 
     async def _watch(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        try:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+        except Exception as error:  # noqa: BLE001 - a proxy of Ray's that is going raises what it likes
+            log.info("run %s: a client's connection is lost: %r", self._view.run_id, error)
+            self._stop(Ending.CUT)  # whoever is there after all comes back
         self._stop(Ending.LEFT)
 
     async def _start(self, send: Send) -> None:

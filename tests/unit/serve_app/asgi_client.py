@@ -26,6 +26,7 @@ class Call:
         self.writes: list[bytes] = []
         self.ended = False
         self.cut = False
+        self.lost: Exception | None = None  # what receiving raises once it left
         self.task: asyncio.Task[None] | None = None
         self._left = asyncio.Event()
         self._room = asyncio.Event()
@@ -39,8 +40,9 @@ class Call:
         """Take bytes again."""
         self._room.set()
 
-    def leave(self) -> None:
-        """Close the connection."""
+    def leave(self, error: Exception | None = None) -> None:
+        """Close the connection; `error` is what the server's side then raises."""
+        self.lost = error
         self._left.set()
 
     async def done(self) -> Call:
@@ -86,6 +88,8 @@ class Call:
                 part = sent.pop(0)
                 return {"type": "http.request", "body": part, "more_body": bool(sent) or unfinished}
             await self._left.wait()
+            if self.lost is not None:
+                raise self.lost
             return {"type": "http.disconnect"}
 
         async def send(message: Message) -> None:

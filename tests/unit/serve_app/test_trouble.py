@@ -59,6 +59,19 @@ async def test_a_stream_that_is_cut_before_its_headers_is_no_error(monkeypatch: 
     assert (call.status, call.cut, call.body) == (200, True, b":")
 
 
+async def test_a_connection_that_is_lost_with_an_error_is_cut_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve_app.stream, "PATIENCE_S", 10.0)
+    async with world(heartbeat_s=0.05) as w:
+        await started(w)
+        w.shard.hung.add("all")
+        call = attach(w.app, offset=offset(1))
+        await until(lambda: w.gateway._streams, "a stream without headers")
+        call.leave(RuntimeError("the proxy's task was cancelled"))
+        await call.done()
+        await until(lambda: not w.gateway._streams, "nothing left of it")
+    assert (call.status, call.cut, call.body) == (200, True, b":")
+
+
 @pytest.mark.parametrize("trouble", ["down", "hung"])
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_who_comes_back_gets_200_and_heartbeats_until_the_shard_answers(trouble: str, method: str) -> None:
