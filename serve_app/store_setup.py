@@ -12,12 +12,26 @@ import uuid
 from pathlib import Path
 
 from actors.compose import is_postgres, load_attribute, store_path
-from runtime.errors import InputInvalid, StoreRefused
+from runtime.errors import InputInvalid, OutlastError, StoreRefused
 from runtime.settings import Settings
 
 log = logging.getLogger("outlast.serve")
 
 POSTGRES = "runtime.stores.postgres"
+
+
+def examine(settings: Settings) -> tuple[bool, str]:
+    """Return whether the store answers, is ours and outlives a loss of power; and in words what is or what to do."""
+    try:
+        check_store_settings(settings)
+        if not is_postgres(settings):
+            return True, f"{store_path(settings)}, synchronous=FULL"
+        found = load_attribute(f"{POSTGRES}_durability:examine", "store")
+        sound, said = found(settings.store, settings.shards)
+    except OutlastError as error:
+        return False, error.message
+    else:
+        return bool(sound), str(said)
 
 
 def check_store_settings(settings: Settings) -> None:

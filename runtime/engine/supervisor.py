@@ -326,7 +326,14 @@ class Supervisor:
         head = await self._head(run_id)
         self._let_go(run_id, watched)
         if head is not None and head.needs_driver and run_id not in self._watched:
-            self._replace(head, ClaimReason.DRIVER_LOST if head.driver_epoch else ClaimReason.START)
+            self._replace(head, self._why_again(head, watched))
+
+    def _why_again(self, head: Head, watched: Watched) -> ClaimReason:
+        """Return the reason of the next driver: what the lost one was made for, if that never came to claim."""
+        lost = watched.handle or watched.made
+        if lost is not None and any(claim.claimant.actor_id == lost.actor_id for claim in head.claims):
+            return ClaimReason.DRIVER_LOST
+        return watched.reason if head.driver_epoch else ClaimReason.START
 
     def _let_go(self, run_id: str, watched: Watched) -> None:
         if self._watched.get(run_id) is watched:

@@ -14,6 +14,12 @@ from actors.cluster import RayCluster
 from runtime.settings import load
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests first that make a cluster in this process: whoever has joined one with a token (`ray_driver`) keeps
+    asking for it."""
+    items.sort(key=lambda item: item.path.name != "test_lost_nodes.py")
+
+
 @pytest.fixture(scope="session")
 def ray_driver(shared_instance: Instance) -> Iterator[Any]:
     """Yield Ray, connected to the shared instance as one more driver in its namespace."""

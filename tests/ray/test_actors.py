@@ -18,6 +18,7 @@ from actors.calls import call
 from actors.nodes import Nodes
 from actors.warm import WarmWorkers
 from runtime.core.record import ClaimReason
+from runtime.delivery.errors import NotAcquired
 from runtime.errors import OutlastError, leaves
 from runtime.settings import load
 
@@ -127,7 +128,13 @@ def test_a_taken_name_is_a_value_error(instance: Instance, ray_driver: Any) -> N
 
 def _sample(kind: type[OutlastError]) -> OutlastError:
     """Return an error of that class with a value in every field."""
-    values: dict[str, Any] = {"str": "what", "int": 7, "str | None": "code", "int | None": 8}
+    values: dict[str, Any] = {
+        "str": "what",
+        "int": 7,
+        "str | None": "code",
+        "int | None": 8,
+        "NotAcquired": NotAcquired.UNKNOWN,
+    }
     parameters = list(inspect.signature(kind).parameters.values())
     return kind(**{parameter.name: values[str(parameter.annotation)] for parameter in parameters})
 

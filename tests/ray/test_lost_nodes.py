@@ -24,7 +24,8 @@ from watching import Watch, check_whole
 
 from runtime import process
 
-pytestmark = pytest.mark.timeout(300)
+# Long: about 30 s each on two idle cores. `tests/hosts` loses and cuts whole hosts.
+pytestmark = [pytest.mark.timeout(300), pytest.mark.long]
 LINES = 400
 RATE = 20.0
 PAUSE_AT = 20

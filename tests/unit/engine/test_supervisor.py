@@ -262,6 +262,19 @@ def test_drivers_that_die_before_they_claim_end_no_run() -> None:
     play(1, acts())
 
 
+def test_the_reason_outlives_a_driver_that_died_before_it_claimed() -> None:
+    async def acts() -> None:
+        acts = await Acts.open()
+        await acts.begun()
+        await acts.supervisor.takeover(RUN)
+        await elapse(0.5)
+        acts.fleet.made[-1].die()
+        await elapse(1.0)
+        assert [reason for _, reason in acts.made] == ["start", "operator", "operator"]
+
+    play(1, acts())
+
+
 def test_a_cancel_does_not_wait_for_the_backoff() -> None:
     async def acts() -> None:
         acts = await Acts.open()
