@@ -9,7 +9,7 @@ from unit.engine.stage import RUN, create
 from unit.engine.test_placing import node
 
 from runtime.core.ops import RequestCancel
-from runtime.core.record import CancelReason, ClaimReason
+from runtime.core.record import CancelReason, ClaimReason, Status
 from runtime.engine.placing import Place
 from runtime.engine.starting import STARTS_AT_ONCE
 from runtime.testing.sim_loop import elapse, play
@@ -200,5 +200,33 @@ def test_a_holder_of_the_name_that_never_claims_is_replaced_by_its_lease() -> No
         await elapse(12.0)
         assert (killed_before, leftover.killed) == (False, True)
         assert acts.made == [(0, "start")]
+
+    play(1, acts())
+
+
+def test_drivers_that_die_before_they_claim_end_no_run() -> None:
+    async def acts() -> None:
+        acts = await Acts.open(attempts=2)
+        await acts.begun()
+        for made in range(1, 8):
+            acts.fleet.made[-1].die()
+            while len(acts.fleet.made) == made:
+                await elapse(0.1)
+        await acts.claimed(1)
+        assert acts.stage.head().status is Status.RUNNING
+        assert acts.supervisor.tally.exhausted == 0
+
+    play(1, acts())
+
+
+def test_the_reason_outlives_a_driver_that_died_before_it_claimed() -> None:
+    async def acts() -> None:
+        acts = await Acts.open()
+        await acts.begun()
+        await acts.supervisor.takeover(RUN)
+        await elapse(0.5)
+        acts.fleet.made[-1].die()
+        await elapse(1.0)
+        assert [reason for _, reason in acts.made] == ["start", "operator", "operator"]
 
     play(1, acts())

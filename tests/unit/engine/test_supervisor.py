@@ -247,34 +247,6 @@ def test_attempts_without_progress_come_slower_and_have_an_end() -> None:
     play(1, acts())
 
 
-def test_drivers_that_die_before_they_claim_end_no_run() -> None:
-    async def acts() -> None:
-        acts = await Acts.open(attempts=2)
-        await acts.begun()
-        for made in range(1, 8):
-            acts.fleet.made[-1].die()
-            while len(acts.fleet.made) == made:
-                await elapse(0.1)
-        await acts.claimed(1)
-        assert acts.stage.head().status is Status.RUNNING
-        assert acts.supervisor.tally.exhausted == 0
-
-    play(1, acts())
-
-
-def test_the_reason_outlives_a_driver_that_died_before_it_claimed() -> None:
-    async def acts() -> None:
-        acts = await Acts.open()
-        await acts.begun()
-        await acts.supervisor.takeover(RUN)
-        await elapse(0.5)
-        acts.fleet.made[-1].die()
-        await elapse(1.0)
-        assert [reason for _, reason in acts.made] == ["start", "operator", "operator"]
-
-    play(1, acts())
-
-
 def test_a_cancel_does_not_wait_for_the_backoff() -> None:
     async def acts() -> None:
         acts = await Acts.open()
