@@ -1,8 +1,7 @@
 """Several Ray nodes on this machine, each a raylet with its own workers: what can be lost one by one.
 
-They share the machine, so every node reaches every `local` sandbox, unless the sandboxes are of `hosted_provider`. The
-raylets are children of this process: one that is killed and not waited for stays a zombie, and its workers, which ask
-whether its process id is alive, live on (`immortal`).
+They share the machine, so every node reaches every `local` sandbox. The raylets are children of this process: one that
+is killed and not waited for stays a zombie, and its workers, which ask whether its process id is alive, live on.
 """
 
 from __future__ import annotations
