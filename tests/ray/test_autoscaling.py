@@ -90,6 +90,7 @@ def _config(gcs: str) -> dict[str, object]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_runs_beyond_one_nodes_room_make_the_autoscaler_add_a_node(tmp_path: Path, address: str) -> None:
     guest = Instance(tmp_path, {"OUTLAST_RAY_ADDRESS": address, "OUTLAST_MAX_RUNS": "20"})

@@ -13,6 +13,7 @@ CHAOS = Path(__file__).resolve().parents[2] / "chaos" / "chaos.py"
 KEYS = {"faults", "lost", "doubled", "foreign", "stuck", "takeoverMs", "seed"}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_ten_faults_over_four_runs_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
     order = ["--faults", "10", "--runs", "4", "--nodes", "1", "--seed", "3", "--build", str(tmp_path)]
