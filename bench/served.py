@@ -22,7 +22,9 @@ from typing import Any
 from rows import Figures
 from sse_client import BenchError, Stream, fetch, open_stream
 
+from runtime.settings import load
 from runtime.testing.stream_json import stream_json
+from serve_app.ray_environment import default_temp_dir, folders_of
 
 HERE = Path(__file__).resolve().parent
 START_TIMEOUT_S = 120
@@ -48,6 +50,11 @@ class Served:
         self._env = env
         self._log = folder / "serve.log"
         self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def ray_folders(self) -> list[Path]:
+        """Return what its Ray leaves behind outside `folder`."""
+        return folders_of(default_temp_dir(load(self._env)))
 
     # --- life ---
 
@@ -203,7 +210,8 @@ async def instance(build: Path, **settings: object) -> AsyncIterator[Served]:
             await served.cancel_all()
     finally:
         await served.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+        for left in (*served.ray_folders, folder):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _agents(folder: Path) -> Path:

@@ -23,6 +23,8 @@ from afterwards import read_workspaces
 
 from runtime import process
 from runtime.process import ProcessIdentity
+from runtime.settings import load
+from serve_app.ray_environment import default_temp_dir, folders_of
 
 START_S = 120.0
 STOP_S = 40.0
@@ -114,7 +116,8 @@ class OneHost:
             with suppress(subprocess.TimeoutExpired):
                 self._serve.wait(STOP_S)
         self.kill_everything()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        for folder in (*folders_of(default_temp_dir(load(self.env()))), self.folder):
+            shutil.rmtree(folder, ignore_errors=True)
 
     @property
     def said(self) -> str:

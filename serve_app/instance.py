@@ -32,7 +32,7 @@ from serve_app import instance_file
 from serve_app.instance_file import InstanceInfo
 from serve_app.leftovers import end_leftovers
 from serve_app.origins import check_package_origin
-from serve_app.ray_environment import default_temp_dir, prepare, proxy_folder
+from serve_app.ray_environment import default_temp_dir, folders_of, prepare
 from serve_app.store_setup import check_store_settings, prepare_store
 
 log = logging.getLogger("outlast.serve")
@@ -59,7 +59,7 @@ def serve(settings: Settings) -> int:
         deployment = prepare_store(settings)
         temp_dir = settings.ray_temp_dir or default_temp_dir(settings)
         if not settings.ray_address:
-            end_leftovers([Path(temp_dir), proxy_folder(temp_dir)])
+            end_leftovers(folders_of(temp_dir))
         check_port(settings)
         stack.enter_context(neutral_folder(settings.data_path))
         prepare(temp_dir, settings.data_path, own=not settings.ray_address)

@@ -34,7 +34,7 @@ from runtime.errors import InstanceError, RayUnreachable
 from runtime.settings import Settings
 from serve_app.deployment import application
 from serve_app.leftovers import end_family, end_leftovers, family_of
-from serve_app.ray_environment import proxy_folder
+from serve_app.ray_environment import folders_of, proxy_folder
 
 log = logging.getLogger("outlast.serve")
 
@@ -190,7 +190,7 @@ class RayInstance:
         end_family(family)  # the raylet's own helpers take their time after it
         if self._own:
             # and what the raylet started after we had looked: now that it is gone, nobody starts more
-            end_leftovers([Path(self.temp_dir), proxy_folder(self.temp_dir)])
+            end_leftovers(folders_of(self.temp_dir))
             shutil.rmtree(proxy_folder(self.temp_dir), ignore_errors=True)
 
     def _leave_cluster(self) -> None:

@@ -41,6 +41,11 @@ def proxy_folder(temp_dir: str) -> Path:
     return SHORT_TEMP / f"ohp-{_tag(temp_dir)}"
 
 
+def folders_of(temp_dir: str) -> list[Path]:
+    """Return what an instance with this temp folder has outside its data directory."""
+    return [Path(temp_dir), proxy_folder(temp_dir)]
+
+
 def prepare(temp_dir: str, data_dir: Path, *, own: bool) -> None:
     """Set the variables for an instance with its own Ray (`own`) or on another's. Raises DataDirRefused."""
     env = os.environ

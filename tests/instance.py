@@ -28,7 +28,7 @@ from runtime.core.launch import decode_launch
 from runtime.process import ProcessIdentity
 from serve_app import instance_file
 from serve_app.instance_file import InstanceInfo
-from serve_app.ray_environment import free_port
+from serve_app.ray_environment import folders_of, free_port
 
 START_S = 120.0  # 8 to 12 s on two idle cores
 STOP_S = 30.0  # promised to users (design 8)
@@ -122,7 +122,8 @@ class Instance:
             with suppress(ProcessLookupError):  # its recorder was quicker
                 os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not self.agents(), "the end of every agent", GONE_S)
-        shutil.rmtree(self.temp_dir, ignore_errors=True)
+        for folder in folders_of(self.temp_dir):
+            shutil.rmtree(folder, ignore_errors=True)
 
     # --- what it says ---
 

@@ -8,6 +8,7 @@ take minutes; `outlast` itself comes from the wheel.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -24,6 +25,9 @@ import httpx
 import leftovers
 import pytest
 from waiting import wait_until
+
+from runtime.settings import load
+from serve_app.ray_environment import default_temp_dir, folders_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("runtime", "actors", "serve_app")
@@ -69,14 +73,17 @@ def env(tmp_path: Path) -> Iterator[dict[str, str]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    yield {
+    env = {
         "PATH": os.defpath,
         "HOME": str(tmp_path),  # Ray keeps a token there
         "LANG": "C.UTF-8",
         "OUTLAST_DATA_DIR": data,
         "OUTLAST_PORT": port,
     }
+    yield env
     leftovers.end("OUTLAST_DATA_DIR", data)
+    for folder in folders_of(default_temp_dir(load(env))):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_the_wheel_holds_the_three_packages_and_nothing_else(wheel: Path) -> None:
