@@ -19,6 +19,8 @@ THINKING = "thinking"
 _GLOBAL_IDS = ("msg_", "toolu_")
 # Tools that a TanStack host lends to the agent come under the host's own names (contract 11.1).
 _LENT_TOOLS = "mcp__tanstack__"
+# The result of a call that nobody answered.
+_INTERRUPTED = '{"status":"interrupted"}'
 
 # Around the encoded text of a content chunk; "delta" sorts first among its keys.
 CONTENT_HEAD = b'{"delta":'
@@ -100,6 +102,18 @@ class Blocks:
         more = {"state": "output-error"} if failed else {}
         event = self._event("TOOL_CALL_RESULT", more, messageId=self.mint(), toolCallId=tool_id, content=content)
         out.append(event)
+
+    def run_started(self, thread_id: str) -> bytes:
+        """Return the run's RUN_STARTED, with the model if it is known by now."""
+        event = {"type": chunk.RUN_STARTED, "runId": self._run_id, "threadId": thread_id}
+        tanstack = self.tanstack()
+        return chunk.encode({**event, "metadata": {"tanstack": tanstack}} if tanstack else event)
+
+    def interrupt(self, unresolved: dict[str, None], out: list[bytes]) -> None:
+        """Give the calls that nobody answered their interrupted results; none is unresolved then."""
+        for tool_id in unresolved:
+            self.tool_result(tool_id, _INTERRUPTED, failed=False, out=out)
+        unresolved.clear()
 
     def tanstack(self, **more: Any) -> dict[str, Any]:
         """Return `metadata.tanstack` with the model, once it is known, and `more`."""

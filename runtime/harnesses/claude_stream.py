@@ -33,7 +33,6 @@ from runtime.ports import Ending
 
 NAME = "claude-code"
 SESSION_EVENT = "claude-code.session-id"
-INTERRUPTED = '{"status":"interrupted"}'
 
 _DELTAS = {"text_delta": TEXT, "thinking_delta": THINKING}
 _QUIET_DELTAS = frozenset({"input_json_delta", "signature_delta"})
@@ -94,7 +93,7 @@ class ClaudeTranslator:
         """Return the ending; calls that nobody answered get their interrupted results first."""
         out: list[bytes] = []
         self._begin(out)
-        self._interrupt(out)
+        self._blocks.interrupt(self._unresolved, out)
         return conclude(self._run_id, self._said, exit, stderr, tuple(out))
 
     def state(self) -> bytes:
@@ -124,17 +123,9 @@ class ClaudeTranslator:
             self._said = read_result(result[0], self._run_id, self._thread_id, result[1], result[2], NAME)
 
     def _begin(self, out: list[bytes]) -> None:
-        if self._started:
-            return
-        self._started = True
-        event = {"type": chunk.RUN_STARTED, "runId": self._run_id, "threadId": self._thread_id}
-        tanstack = self._blocks.tanstack()
-        out.append(chunk.encode({**event, "metadata": {"tanstack": tanstack}} if tanstack else event))
-
-    def _interrupt(self, out: list[bytes]) -> None:
-        for tool_id in self._unresolved:
-            self._blocks.tool_result(tool_id, INTERRUPTED, failed=False, out=out)
-        self._unresolved.clear()
+        if not self._started:
+            self._started = True
+            out.append(self._blocks.run_started(self._thread_id))
 
     def _read(self, line: dict[str, Any], out: list[bytes]) -> bool:
         """Add the chunks of a line; False if it is of no kind that we know."""
@@ -278,7 +269,7 @@ class ClaudeTranslator:
         if not isinstance(line.get("subtype"), str):
             return False
         self._blocks.close(out)
-        self._interrupt(out)
+        self._blocks.interrupt(self._unresolved, out)
         self._result = [line, self._blocks.model, self._error_word]
         self._said = read_result(line, self._run_id, self._thread_id, self._blocks.model, self._error_word, NAME)
         self._working = False

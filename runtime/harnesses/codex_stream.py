@@ -34,7 +34,6 @@ from runtime.ports import Ending
 
 NAME = "codex"
 SESSION_EVENT = "codex.session-id"
-INTERRUPTED = '{"status":"interrupted"}'
 
 _STARTED, _UPDATED, _COMPLETED = "item.started", "item.updated", "item.completed"
 _PHASES = frozenset({_STARTED, _UPDATED, _COMPLETED})
@@ -80,7 +79,7 @@ class CodexTranslator:
         """Return the ending; calls that nobody answered get their interrupted results first."""
         out: list[bytes] = []
         self._begin(out)
-        self._interrupt(out)
+        self._blocks.interrupt(self._unresolved, out)
         return conclude(self._run_id, self._last_word(exit), exit, stderr, tuple(out))
 
     def state(self) -> bytes:
@@ -100,17 +99,9 @@ class CodexTranslator:
         self._said = self._word(said) if said is not None else None
 
     def _begin(self, out: list[bytes]) -> None:
-        if self._started:
-            return
-        self._started = True
-        event = {"type": chunk.RUN_STARTED, "runId": self._run_id, "threadId": self._thread_id}
-        tanstack = self._blocks.tanstack()
-        out.append(chunk.encode({**event, "metadata": {"tanstack": tanstack}} if tanstack else event))
-
-    def _interrupt(self, out: list[bytes]) -> None:
-        for call_id in self._unresolved:
-            self._blocks.tool_result(call_id, INTERRUPTED, failed=False, out=out)
-        self._unresolved.clear()
+        if not self._started:
+            self._started = True
+            out.append(self._blocks.run_started(self._thread_id))
 
     def _last_word(self, exit: AgentExit) -> Said | None:
         """Return what the agent said last; a signal that found it reconnecting is no failure of its own."""
@@ -207,7 +198,7 @@ class CodexTranslator:
 
     def _read_end(self, line: dict[str, Any], out: list[bytes]) -> None:
         self._blocks.close(out)
-        self._interrupt(out)
+        self._blocks.interrupt(self._unresolved, out)
         if self._said is not None:
             out.append(chunk.raw_event(self._said.printed, NAME))
         self._said = self._word(line)
