@@ -8,10 +8,10 @@ import secrets
 import signal
 import subprocess
 import time
-from functools import cache
 from pathlib import Path
 
 from host import Host
+from postgres_programs import folder_with
 
 from runtime import process
 from runtime.process import ProcessIdentity
@@ -21,7 +21,6 @@ UID = 65534  # nobody: root may not run it
 START_S = 60.0
 LOOK_S = 0.1
 PROGRAMS = ("initdb", "postgres", "psql", "pg_isready")
-FOLDER = "OUTLAST_TEST_POSTGRES"
 SETTINGS = {
     "shared_buffers": "32MB",
     "max_connections": "100",
@@ -33,16 +32,9 @@ SETTINGS = {
 }
 
 
-@cache
 def programs() -> Path | None:
-    """Return the folder of the server's programs, the newest there is; None if there are none."""
-    given = [Path(os.environ[FOLDER])] if os.environ.get(FOLDER) else []
-    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name), reverse=True)
-    on_path = [Path(place) for place in os.environ.get("PATH", "").split(":") if place]
-    for folder in [*given, *debian, *on_path]:
-        if all(os.access(folder / name, os.X_OK) for name in PROGRAMS):
-            return folder.resolve()
-    return None
+    """Return the folder of the server's programs; None if there are none."""
+    return folder_with(*PROGRAMS)
 
 
 class HostPostgres:

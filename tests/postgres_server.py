@@ -1,7 +1,6 @@
 """A real PostgreSQL server of the tests' own: found, started on loopback, killed, frozen, restarted.
 
-Its programs are looked for in `$OUTLAST_TEST_POSTGRES` (a folder), then where Debian puts them, then on the PATH. Root
-may not run it, so it runs as another user then. One folder is initialised for a whole test session and copied.
+Root may not run it, so it runs as another user then. One folder is initialised for a whole test session and copied.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from pathlib import Path
 
 import psycopg
 import waiting
+from postgres_programs import folder_with
 
-FOLDER = "OUTLAST_TEST_POSTGRES"
 PROGRAMS = ("initdb", "postgres")
 USERS = ("postgres", "nobody")  # whoever is there, if we are root
 # Quick and small. A crash of the process loses nothing with these; a loss of power would.
@@ -36,16 +35,9 @@ SETTINGS = {
 }
 
 
-@cache
 def programs() -> Path | None:
-    """Return the folder of the server's programs, the newest that there is; None if there are none."""
-    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name), reverse=True)
-    on_path = [Path(place) for place in os.environ.get("PATH", "").split(":") if place]
-    given = [Path(os.environ[FOLDER])] if os.environ.get(FOLDER) else []
-    for folder in [*given, *debian, *on_path]:
-        if all(os.access(folder / name, os.X_OK) for name in PROGRAMS):
-            return folder.resolve()
-    return None
+    """Return the folder of the server's programs; None if there are none."""
+    return folder_with(*PROGRAMS)
 
 
 @cache
