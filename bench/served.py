@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import uuid
@@ -24,7 +23,7 @@ from sse_client import BenchError, Stream, fetch, open_stream
 
 from runtime.settings import load
 from runtime.testing.stream_json import stream_json
-from serve_app.ray_environment import default_temp_dir, folders_of
+from serve_app.ray_environment import default_temp_dir, folders_of, free_port
 
 HERE = Path(__file__).resolve().parent
 START_TIMEOUT_S = 120
@@ -39,7 +38,7 @@ class Served:
     """A running instance."""
 
     def __init__(self, folder: Path, settings: Mapping[str, object]) -> None:
-        port = _free_port()
+        port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         self.folder = folder
         self.data_dir = folder / "data"
@@ -221,10 +220,3 @@ def _agents(folder: Path) -> Path:
     claude.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "{HERE / "replay_agent.py"}"\n')
     claude.chmod(0o755)
     return bin_folder
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,7 +23,7 @@ from afterwards import read_workspaces
 from runtime import process
 from runtime.process import ProcessIdentity
 from runtime.settings import load
-from serve_app.ray_environment import default_temp_dir, folders_of
+from serve_app.ray_environment import default_temp_dir, folders_of, free_port
 
 START_S = 120.0
 STOP_S = 40.0
@@ -51,9 +50,7 @@ class OneHost:
     """One instance on this machine."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port: int = probe.getsockname()[1]
+        self._port = free_port()
         self.url = f"http://127.0.0.1:{self._port}"
         self.folder = folder
         self.data_dir = folder / "data"

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import ray
 from ray import serve
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 from ray.serve.context import _get_global_client as get_serve_client
 
 from actors import supervisor_actor
@@ -40,6 +40,7 @@ log = logging.getLogger("outlast.serve")
 
 OBJECT_STORE_BYTES = 256 << 20  # segments only, and they spill
 START_TIMEOUT_S = 60
+REASON_CHARS = 500
 CONNECT_S = 5.0
 ASK_AGAIN_S = 0.2
 HANDOVER_S = 5.0  # a driver needs milliseconds; more only if the store or the machine is slow
@@ -122,7 +123,7 @@ class RayInstance:
         try:
             self._start_serve()
         except (RayError, RuntimeError, TimeoutError) as error:
-            raise InstanceError(f"Ray Serve did not start: {str(error).partition(chr(10))[0]}. Try again.") from error
+            raise InstanceError(f"Ray Serve did not start: {_reason(error)} Try again.") from error
         if self._own:
             Path(self.temp_dir).chmod(0o700)  # Ray's workers open it to everybody as they start
         settings = self.settings
@@ -202,6 +203,12 @@ class RayInstance:
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._loop.run_until_complete(work)
+
+
+def _reason(error: Exception) -> str:
+    """Return one line: of an error in an actor what went wrong there, not the name that its text begins with."""
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    return " ".join(str(cause).split())[:REASON_CHARS] + "."
 
 
 def _check_serve_port(port: int) -> None:

@@ -9,26 +9,36 @@ from __future__ import annotations
 import hashlib
 import importlib
 import os
+import random
 import shutil
 import socket
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 from actors.ray_access import make_token
-from runtime.errors import DataDirRefused
+from runtime.errors import DataDirRefused, InstanceError
 from runtime.settings import Settings
 from serve_app import proxy_program
 
 # Serve adds a folder of 56 hex digits below HAProxy's, and its sockets may have 97 bytes in all.
 SHORT_TEMP = Path("/tmp")  # noqa: S108 - made private, and its owner checked
 
+# Above the ports of the workers of `ray start`, below Serve's for replicas (30000) and Linux's for connections (32768).
+OWN_PORTS = range(20_000, 30_000)
+
 
 def free_port() -> int:
-    """Return a port on loopback that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port on loopback that nobody uses now, and that nobody gets who asks the kernel for any port.
+
+    The kernel's own choice (port 0) would come from the range of outgoing connections and of the servers of Ray's
+    workers: hundreds of those come up while Serve starts, and one of them may be given it before its user binds it.
+    """
+    for port in random.sample(OWN_PORTS, len(OWN_PORTS)):  # another instance may be looking too
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise InstanceError(f"No port of {OWN_PORTS.start} to {OWN_PORTS.stop - 1} is free on 127.0.0.1.")
 
 
 def default_temp_dir(settings: Settings) -> str:

@@ -10,7 +10,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from functools import cache
@@ -19,6 +18,8 @@ from pathlib import Path
 import psycopg
 import waiting
 from postgres_programs import folder_with
+
+from serve_app.ray_environment import free_port
 
 PROGRAMS = ("initdb", "postgres")
 USERS = ("postgres", "nobody")  # whoever is there, if we are root
@@ -98,9 +99,7 @@ class PostgresServer:
         shutil.copytree(_template(), self.data)
         self.data.chmod(0o700)
         _give(self.data)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = free_port()
         self._settings = {**SETTINGS, **settings, "port": str(self.port)}
         self._process: subprocess.Popen[bytes] | None = None
         self.start()

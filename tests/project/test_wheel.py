@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -27,7 +26,7 @@ import pytest
 from waiting import wait_until
 
 from runtime.settings import load
-from serve_app.ray_environment import default_temp_dir, folders_of
+from serve_app.ray_environment import default_temp_dir, folders_of, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("runtime", "actors", "serve_app")
@@ -70,15 +69,12 @@ def foreign_folder(tmp_path: Path) -> Path:
 def env(tmp_path: Path) -> Iterator[dict[str, str]]:
     """Yield the environment of an instance of its own; afterwards nothing that carries it lives."""
     data = str(tmp_path / "data")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
     env = {
         "PATH": os.defpath,
         "HOME": str(tmp_path),  # Ray keeps a token there
         "LANG": "C.UTF-8",
         "OUTLAST_DATA_DIR": data,
-        "OUTLAST_PORT": port,
+        "OUTLAST_PORT": str(free_port()),
     }
     yield env
     leftovers.end("OUTLAST_DATA_DIR", data)
