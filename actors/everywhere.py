@@ -1,34 +1,39 @@
-"""A provider as the supervisor needs it: it destroys a sandbox wherever that is (P17, P19).
+"""A provider as the supervisor needs it: it lists and destroys sandboxes wherever they are (P17, P19, P22).
 
-What is bound to a host that this process is not on is destroyed from a node of that host, and is unreachable while
-there is none. Everything else is the provider itself.
+What is bound to a host that this process is not on is seen and destroyed from a node of that host, and is unreachable
+while there is none. Everything else is the provider itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from actors import errands
-from actors.nodes import Nodes, nodes_of
+from actors.errands import Errands
+from runtime.engine.placing import Node
 from runtime.errors import SandboxUnreachable
 from runtime.ports import Sandbox, SandboxProvider
-from runtime.settings import Settings
+
+log = logging.getLogger("outlast.supervisor")
 
 
 class Everywhere(Mapping[str, SandboxProvider]):
     """The providers by name."""
 
-    def __init__(self, known: Mapping[str, SandboxProvider], nodes: Nodes, settings: Settings, deployment: str) -> None:
+    def __init__(
+        self, known: Mapping[str, SandboxProvider], seen: Callable[[], Sequence[Node]], errands: Errands
+    ) -> None:
+        """`seen` returns the living nodes."""
         self._known = known
-        self._nodes = nodes
-        self._settings = settings
-        self._deployment = deployment
+        self._seen = seen
+        self._errands = errands
 
     def __getitem__(self, name: str) -> SandboxProvider:
         provider = self._known[name]
         if not provider.capabilities.one_host:
             return provider
-        return _OnItsHost(name, provider, self._nodes, self._settings, self._deployment)
+        return _OnItsHost(name, provider, self._seen, self._errands)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._known)
@@ -40,13 +45,15 @@ class Everywhere(Mapping[str, SandboxProvider]):
 class _OnItsHost:
     """One provider whose sandboxes are bound to hosts (`runtime.ports.SandboxProvider`)."""
 
-    def __init__(self, name: str, provider: SandboxProvider, nodes: Nodes, settings: Settings, deployment: str) -> None:
+    def __init__(
+        self, name: str, provider: SandboxProvider, seen: Callable[[], Sequence[Node]], errands: Errands
+    ) -> None:
         self.name = name
         self.capabilities = provider.capabilities
         self._provider = provider
-        self._nodes = nodes
-        self._settings = settings
-        self._deployment = deployment
+        self._seen = seen
+        self._errands = errands
+        self._here = provider.host(provider.key("-"))
 
     def key(self, run_id: str) -> str:
         """Return the key of a sandbox here."""
@@ -65,16 +72,30 @@ class _OnItsHost:
         return await self._provider.resume(key)
 
     async def list(self) -> list[str]:
-        """Return what is here."""
-        return await self._provider.list()
+        """Return what is here and on every other host that says so in time; all are asked at once."""
+        others = self._elsewhere()
+        asked = [self._provider.list(), *(self._errands.keys(node_id, self.name) for node_id in others)]
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        keys: dict[str, None] = {}  # each once, in order
+        for who, told in zip(["this node", *others], found, strict=True):
+            if isinstance(told, BaseException):
+                log.warning("provider %s: %s does not say what there is: %s", self.name, who, told)
+            else:
+                keys |= dict.fromkeys(told)
+        return [*keys]
 
     async def destroy(self, key: str) -> None:
         """Destroy it here, or from a node of its host. Raises SandboxUnreachable."""
         host = self._provider.host(key)
-        if host == self._provider.host(self._provider.key("-")):
+        if host == self._here:
             await self._provider.destroy(key)
             return
-        there = nodes_of(self._nodes.seen(), host)
-        if not there:
+        there = next((node.node_id for node in self._seen() if node.open and node.reaches(host)), None)
+        if there is None:
             raise SandboxUnreachable(f"No node of {host} is there.")
-        await errands.destroy(there[0], self._settings, self._deployment, self.name, key)
+        await self._errands.destroy(there, self.name, key)
+
+    def _elsewhere(self) -> Sequence[str]:
+        """Return nodes that answer, one for all that reach the same, and none that reaches only what this one does."""
+        others = {node.hosts: node.node_id for node in self._seen() if node.open and node.hosts}
+        return [node_id for hosts, node_id in others.items() if hosts and self._here not in hosts]

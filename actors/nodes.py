@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +16,10 @@ import ray
 from ray._private import state as ray_state
 from ray._private import worker as ray_worker
 
-from actors import errands
+from actors.errands import Errands
 from actors.raylets import Raylet
 from actors.slots import slots
 from runtime.engine.placing import Node
-from runtime.settings import Settings
 
 log = logging.getLogger("outlast.supervisor")
 
@@ -50,11 +48,10 @@ class _Known:
 class Nodes:
     """Use it on one event loop; `look_forever` keeps it up to date."""
 
-    def __init__(self, settings: Settings, deployment: str, mine: frozenset[str]) -> None:
+    def __init__(self, errands: Errands, mine: frozenset[str]) -> None:
         """`mine`: what this process reaches."""
         self.mine = str(ray.get_runtime_context().get_node_id())
-        self._settings = settings
-        self._deployment = deployment
+        self._errands = errands
         self._hosts = {self.mine: mine}  # what was told stays true for as long as the node lives
         self._known: dict[str, _Known] = {}
         self._draining: dict[str, int] = {}
@@ -128,7 +125,7 @@ class Nodes:
 
     async def _ask_hosts(self, node_id: str, known: _Known) -> None:
         try:
-            known.hosts = await errands.ask_hosts(node_id, self._settings, self._deployment)
+            known.hosts = await self._errands.hosts(node_id)
             if known.hosts is None:
                 await asyncio.sleep(HOSTS_AGAIN_S)
             else:
@@ -162,8 +159,3 @@ def _drain(node_id: str, deadline_ms: int) -> tuple[bool, str]:
     client = _worker.global_worker.gcs_client
     accepted, why = client.drain_node(node_id, PREEMPTION, "outlast stop --node", deadline_ms)
     return bool(accepted), str(why)
-
-
-def nodes_of(seen: Sequence[Node], host: str) -> list[str]:
-    """Return the ids of the nodes that answer and reach `host`."""
-    return [node.node_id for node in seen if node.open and node.reaches(host)]

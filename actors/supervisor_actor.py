@@ -21,8 +21,9 @@ from typing import Any  # noqa: E402
 import ray  # noqa: E402
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
 
-from actors import draining, errands  # noqa: E402
+from actors import draining  # noqa: E402
 from actors.compose import providers  # noqa: E402
+from actors.errands import Errands, hosts  # noqa: E402
 from actors.everywhere import Everywhere  # noqa: E402
 from actors.fleet import RayFleet  # noqa: E402
 from actors.head_room import HeadRoom  # noqa: E402
@@ -66,8 +67,9 @@ class SupervisorActor:
         self._opening = asyncio.Lock()
         self._supervisor: Supervisor | None = None
         known = providers(settings, deployment)
-        self._nodes = Nodes(settings, deployment, errands.hosts(known))
-        self._providers = Everywhere(known, self._nodes, settings, deployment)
+        errands = Errands(settings, deployment)
+        self._nodes = Nodes(errands, hosts(known))
+        self._providers = Everywhere(known, self._nodes.seen, errands)
         pinned = serve_node if settings.store == "sqlite" and serve_node else None
         self._keepers = [ShardKeeper(shard, settings, self._nodes, pinned) for shard in range(settings.shards)]
         self._tasks: list[asyncio.Task[Any]] = []
@@ -109,7 +111,8 @@ class SupervisorActor:
         await supervisor.open()
         orphans = returning.Orphans(lambda run_id: shards[shard_of(run_id, settings.shards)], self._providers)
         works: dict[str, Callable[[], Awaitable[None]]] = {
-            "giving back": partial(self._give_back, list(shards.values()), orphans),
+            "giving back": partial(self._give_back, list(shards.values())),
+            "looking for orphans": partial(self._end_orphans, orphans),
             "looking at the nodes": self._nodes.look_forever,
             "warming the nodes": warm.turn,
             "head-room": partial(self._keep_room, supervisor, HeadRoom()),
@@ -122,9 +125,13 @@ class SupervisorActor:
     def _shards(self) -> dict[int, ShardClient]:
         return {shard: ShardClient(shard, self._settings.namespace) for shard in range(self._settings.shards)}
 
-    async def _give_back(self, shards: list[ShardClient], orphans: returning.Orphans) -> None:
-        """Destroy what ended runs left, at once after a start and then every REAP_INTERVAL_S (P19, P22)."""
+    async def _give_back(self, shards: list[ShardClient]) -> None:
+        """Destroy what ended runs left, at once after a start and then every REAP_INTERVAL_S (P19)."""
         await returning.give_back(shards, self._providers, SystemClock())
+        await asyncio.sleep(self._settings.reap_interval_s)
+
+    async def _end_orphans(self, orphans: returning.Orphans) -> None:
+        """Destroy what no record tells of, as often; beside the above, since other nodes are asked (P22)."""
         await orphans.end()
         await asyncio.sleep(self._settings.reap_interval_s)
 

@@ -6,11 +6,12 @@ just proven. Destroying twice is harmless, so a driver that is still at it does 
 
 And one that nobody remembers: a driver that stood still just before its `create`, and went on after its run had ended,
 makes a sandbox that no record tells of. It holds the thread's workspace, so the thread's next run would wait for it in
-vain (P18). `Orphans` asks each provider what there is, and the store whose that is.
+vain (P18). `Orphans` asks each provider what there is, on every host, and the store whose that is.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
@@ -19,7 +20,7 @@ from runtime.core.ops import Note
 from runtime.core.record import Head, Launch
 from runtime.engine.plugins import pick
 from runtime.engine.preparing import CREATE_DEADLINE_S
-from runtime.errors import OutlastError
+from runtime.errors import OutlastError, SandboxUnreachable
 from runtime.ports import Clock, SandboxProvider, ShardPort
 
 log = logging.getLogger("outlast.supervisor")
@@ -59,11 +60,13 @@ async def _give_back(shard: ShardPort, providers: Mapping[str, SandboxProvider],
 
 
 class Orphans:
-    """Ends sandboxes of our own deployment whose run the store says has ended and given everything back (P22).
+    """Ends sandboxes of our own deployment whose run the store says has ended and given everything back, or names
+    another sandbox, which is there beside this one (P22).
 
-    Deliberately not: an age. An ended run is ended for ever (I5), its key is nobody else's, and nothing may be made for
-    it any more; whoever waits for the workspace would wait for that age. What the store does not know, or does not
-    answer about, is kept and reported once."""
+    Deliberately not: an age. An ended run is ended for ever (I5), and a key that is on a record stays there; so nothing
+    may be made under the orphan's key any more, and whoever waits for the workspace would wait for that age. What the
+    store does not know, or does not answer about, is kept and reported once; so is a sandbox whose run names one that
+    is not seen, since a provider that calls one thing by two names must lose nothing by it."""
 
     def __init__(self, shard_of: Callable[[str], ShardPort], providers: Mapping[str, SandboxProvider]) -> None:
         self._shard_of = shard_of
@@ -71,7 +74,10 @@ class Orphans:
         self._reported: set[str] = set()
 
     async def end(self) -> int:
-        """Destroy every orphan; return how many there were. What fails is tried the next time."""
+        """Destroy every orphan; return how many there were. What fails is tried the next time.
+
+        Hosts hold one another up by the deadline of one destroy at most: all are dealt with at once, and one that was
+        not reached is not asked again in this turn."""
         ended = 0
         for name in self._providers:
             provider = pick(self._providers, name)
@@ -80,17 +86,26 @@ class Orphans:
             except Exception as error:  # noqa: BLE001 - a plugin's trouble is no other provider's
                 log.warning("provider %s does not say what there is: %s", name, error)
                 continue
-            for key in keys:
-                assert provider is not None
-                try:
-                    ended += await self._end(provider, key)
-                except Exception as error:  # noqa: BLE001 - the same
-                    log.warning("sandbox %s: not looked after: %s", key, error)
+            if provider is not None:
+                hosts = _by_host(provider, keys)
+                ended += sum(await asyncio.gather(*(self._end_all(provider, host, set(keys)) for host in hosts)))
         return ended
 
-    async def _end(self, provider: SandboxProvider, key: str) -> bool:
+    async def _end_all(self, provider: SandboxProvider, keys: list[str], there: set[str]) -> int:
+        ended = 0
+        for key in keys:
+            try:
+                ended += await self._end(provider, key, there)
+            except SandboxUnreachable as error:
+                log.warning("sandbox %s, and what else is on its host: not looked after: %s", key, error)
+                break
+            except Exception as error:  # noqa: BLE001 - one run's trouble, a plugin's too, holds up no other run
+                log.warning("sandbox %s: not looked after: %s", key, error)
+        return ended
+
+    async def _end(self, provider: SandboxProvider, key: str, there: set[str]) -> bool:
         run_id = decode_name(key.rpartition("/")[2])
-        if isinstance(run_id, Flaw) or provider.key(run_id) != key:
+        if isinstance(run_id, Flaw) or not _names(provider, key, run_id):
             self._report(key, "its key does not say whose it is")
             return False
         stored = await self._shard_of(run_id).record(run_id)
@@ -98,13 +113,37 @@ class Orphans:
             self._report(key, "the store does not know its run")
             return False
         head = stored[0]
-        if not head.status.terminal or head.destroy_pending:
-            return False  # somebody's, or `give_back`'s
+        ours = head.sandbox_key in (None, key)
+        if not head.status.terminal and not ours and head.sandbox_key not in there:
+            self._report(key, f"its run is on {head.sandbox_key}, which is not seen")
+            return False
+        if head.destroy_pending if head.status.terminal else ours:
+            return False  # `give_back`'s, or somebody's
         await provider.destroy(key)
-        log.warning("sandbox %s: it was made after its run had ended, and is destroyed", key)
+        why = "it was made after its run had ended" if head.status.terminal else f"its run is on {head.sandbox_key}"
+        log.warning("sandbox %s: %s, and is destroyed", key, why)
         return True
 
     def _report(self, key: str, why: str) -> None:
         if key not in self._reported:
             self._reported.add(key)
             log.warning("sandbox %s is kept: %s", key, why)
+
+
+def _by_host(provider: SandboxProvider, keys: Iterable[str]) -> list[list[str]]:
+    """Return the keys, those of one host together."""
+    found: dict[str, list[str]] = {}
+    for key in keys:
+        found.setdefault(provider.host(key) if provider.capabilities.one_host else "", []).append(key)
+    return [*found.values()]
+
+
+def _names(provider: SandboxProvider, key: str, run_id: str) -> bool:
+    """Return whether `key` is that of the run's sandbox, here or, if it begins with its host, on another one."""
+    here = provider.key(run_id)
+    if key == here:
+        return True
+    if not provider.capabilities.one_host:
+        return False
+    its_host, our_host = provider.host(key), provider.host(here)
+    return key.startswith(its_host) and here.startswith(our_host) and key[len(its_host) :] == here[len(our_host) :]

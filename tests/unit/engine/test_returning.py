@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, cast
+
+from waiting import until
 
 from runtime.core.ops import Note, Op
 from runtime.core.record import Head, RunSpec, Status
 from runtime.engine.clock import SystemClock
 from runtime.engine.returning import Orphans, give_back
 from runtime.errors import SandboxUnreachable, StoreUnavailable
-from runtime.ports import SandboxProvider, ShardPort
+from runtime.ports import Capabilities, SandboxProvider, ShardPort
 from runtime.settings import Settings
 from runtime.stores.memory import MemoryStore
 from runtime.testing.store_cases.shard_driver import ShardDriver
@@ -32,12 +35,19 @@ class Direct:
 
 
 class Provider:
-    """Remembers what was destroyed; fails as long as it is told to."""
+    """Remembers what was destroyed; fails as long as it is told to. A key is `<host>/<run id>`."""
+
+    capabilities = Capabilities(one_host=True)
 
     def __init__(self) -> None:
         self.destroyed: list[str] = []
+        self.asked: list[str] = []
         self.there: list[str] = []
         self.unreachable = False
+        self.silent: dict[str, asyncio.Event] = {}  # hosts whose destroys wait, and then fail
+
+    def host(self, key: str) -> str:
+        return key.partition("/")[0]
 
     def key(self, run_id: str) -> str:
         return f"here/{run_id}"
@@ -49,6 +59,10 @@ class Provider:
 
     async def destroy(self, key: str) -> None:
         if self.unreachable:
+            raise SandboxUnreachable("its host does not answer")
+        self.asked.append(key)
+        if (waits := self.silent.get(self.host(key))) is not None:
+            await waits.wait()
             raise SandboxUnreachable("its host does not answer")
         self.destroyed.append(key)
 
@@ -112,9 +126,46 @@ async def test_a_sandbox_that_was_made_after_its_run_had_ended_is_destroyed() ->
 async def test_no_sandbox_of_a_run_that_is_not_over_or_not_known_is_an_orphan() -> None:
     driver, provider = ShardDriver(MemoryStore()), Provider()
     driver.start()
-    provider.there = ["here/run-1", "here/another", "elsewhere/run-1", "here/not_decodable"]
+    provider.there = ["here/run-1", "here/another", "elsewhere/run-1", "here/not_decodable", "here/of/run-1"]
     assert await orphans_of(driver, provider).end() == 0
     assert provider.destroyed == []
+
+
+async def test_an_orphan_on_another_host_is_destroyed_too() -> None:
+    driver, provider, shards, providers = ended_run()
+    await give_back(shards, providers, SystemClock())
+    provider.destroyed.clear()
+    provider.there = ["elsewhere/run-1"]
+    assert await orphans_of(driver, provider).end() == 1
+    assert provider.destroyed == ["elsewhere/run-1"]
+
+
+async def test_a_sandbox_beside_the_one_that_its_run_names_is_an_orphan() -> None:
+    driver, provider = ShardDriver(MemoryStore()), Provider()
+    driver.start()
+    driver.do(Note(run_id="run-1", epoch=1, sandbox_key="here/run-1"))
+    orphans = orphans_of(driver, provider)
+    provider.there = ["elsewhere/run-1"]
+    assert await orphans.end() == 0, "it may be the same one by another name"
+    provider.there = ["elsewhere/run-1", "here/run-1"]
+    assert await orphans.end() == 1
+    assert provider.destroyed == ["elsewhere/run-1"]
+
+
+async def test_a_host_that_does_not_answer_is_asked_once_and_holds_up_no_other() -> None:
+    driver, provider = ShardDriver(MemoryStore()), Provider()
+    for run_id, thread_id in (("run-1", "thread-1"), ("run-2", "thread-2")):
+        driver.start(run_id, thread_id)
+        driver.end(run_id, status=Status.FAILED)
+        driver.do(Note(run_id=run_id, epoch=1, destroy_pending=False))
+    provider.there = ["a/run-1", "a/run-2", "b/run-1", "b/run-2"]
+    silence = provider.silent["a"] = asyncio.Event()
+    ending = asyncio.create_task(orphans_of(driver, provider).end())
+    await until(lambda: provider.destroyed == ["b/run-1", "b/run-2"], "the orphans of the other host")
+    assert not ending.done()
+    silence.set()
+    assert await ending == 2
+    assert provider.asked.count("a/run-1") + provider.asked.count("a/run-2") == 1
 
 
 async def test_a_destroy_that_is_pending_is_not_done_twice() -> None:
