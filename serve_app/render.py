@@ -136,6 +136,9 @@ class TextShow:
         name, value = event.get("name"), event.get("value")
         if name == chunk.RUN_ACCEPTED:
             return
+        if name == chunk.RUN_WAITING and isinstance(value, dict):
+            self.note(f"The agent starts once the thread's {brief(value.get('for'))} is free.")
+            return
         if name == "process.stdout" and isinstance(value, dict):
             value = value.get("line")
         if name == "journal.line_skipped" and isinstance(value, dict):

@@ -40,6 +40,7 @@ RUN_FINISHED = "RUN_FINISHED"
 RUN_ERROR = "RUN_ERROR"
 TERMINAL_TYPES = frozenset({RUN_FINISHED, RUN_ERROR})
 RUN_ACCEPTED = "run.accepted"
+RUN_WAITING = "run.waiting"
 
 
 def encode(event: Event) -> bytes:
@@ -164,6 +165,11 @@ def custom(name: str, value: Any, **tanstack: Any) -> bytes:
 def run_accepted() -> bytes:
     """Return the first chunk of every log: a client that joins gets something at once, before any agent speaks."""
     return encode({"type": "CUSTOM", "name": RUN_ACCEPTED, "value": {}})
+
+
+def run_waiting(what: str) -> bytes:
+    """Return the chunk that says what a run waits for before its agent can start."""
+    return custom(RUN_WAITING, {"for": what})
 
 
 def run_started(run_id: str, thread_id: str) -> bytes:

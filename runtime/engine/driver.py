@@ -186,7 +186,7 @@ class _Drive:
         harness = self.harness
         fresh = partial(translator_of, harness, self.run_id, self.spec)
         fresh()  # before anything is launched that it must read
-        preparer = Preparer(self.tools, self.authority, self.spec, harness, self.provider)
+        preparer = Preparer(self.tools, self.authority, self.spec, harness, self.provider, self.appender.put_live)
         self.conclusion.preparer = preparer
         sandbox: Sandbox = await self.authority.ticking(preparer.ready())
         self.conclusion.sandbox = sandbox

@@ -3,6 +3,9 @@
 What is known about the sandbox is on the record, under an epoch, *before* the world is changed: first the key, then
 `create`; first `launchIntended`, then the launch. So a successor reads from the record what may have happened, and
 asks the sandbox what did.
+
+While the thread's workspace cannot be had, because an earlier run's sandbox is not proven to be gone or its host is
+away, whoever watches is told so once, by a live chunk (P18).
 """
 
 from __future__ import annotations
@@ -11,11 +14,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from runtime.core import chunk
 from runtime.core.ops import Note
 from runtime.core.record import Head, Launch, RunSpec
 from runtime.engine.authority import Authority
 from runtime.engine.tools import Tools
-from runtime.errors import LaunchFailed, SandboxLost, SandboxUnreachable
+from runtime.errors import LaunchFailed, SandboxLost, SandboxUnreachable, WorkspaceHeld
 from runtime.ports import Clock, Harness, LaunchSpec, Sandbox, SandboxProvider
 
 T = TypeVar("T")
@@ -34,7 +38,10 @@ class Preparer:
         spec: RunSpec,
         harness: Harness,
         provider: SandboxProvider,
+        tell: Callable[[bytes, str], Awaitable[object]],
     ) -> None:
+        """`tell` stores a live chunk under a key, at most once in the run's life."""
+        self._tell = tell
         self._tools = tools
         self._authority = authority
         self._spec = spec
@@ -52,7 +59,9 @@ class Preparer:
         Raises SandboxLost (proven gone after a launch may have happened), SandboxUnreachable (for longer than
         OUTLAST_SANDBOX_RETURN_S), LaunchFailed, RunClaimLostError."""
         try:
-            sandbox = await self._reaching(self._sandbox)
+            sandbox = await reaching(
+                self._sandbox, self._tools.clock, self._tools.sandbox_return_s, self._say_what_is_missing
+            )
         except SandboxUnreachable as error:
             if self._head.sandbox_key is None:
                 raise LaunchFailed(f"The thread's workspace could not be reached: {error}") from error
@@ -85,6 +94,10 @@ class Preparer:
         home = self._tools.home
         if home is not None and self._provider.host(key) != home:
             raise SandboxUnreachable(f"it is on {home}, and this driver is on {self._provider.host(key)}.")
+
+    async def _say_what_is_missing(self, error: SandboxUnreachable) -> None:
+        if isinstance(error, WorkspaceHeld) or self._head.sandbox_key is None:
+            await self._tell(chunk.run_waiting("workspace"), chunk.RUN_WAITING)
 
     async def _create(self, key: str) -> Sandbox:
         await self._authority.permit()
@@ -119,15 +132,23 @@ def _hear(creating: asyncio.Future[Sandbox]) -> None:
         creating.exception()
 
 
-async def reaching(call: Callable[[], Awaitable[T]], clock: Clock, within_s: float) -> T:
-    """Await `call`, again and again while its host does not answer: unreachable is not gone (P17).
+async def reaching(
+    call: Callable[[], Awaitable[T]],
+    clock: Clock,
+    within_s: float,
+    failed: Callable[[SandboxUnreachable], Awaitable[None]] | None = None,
+) -> T:
+    """Await `call`, again and again while its host does not answer: unreachable is not gone (P17). `failed` hears of
+    each try in vain.
 
     Raises SandboxUnreachable after `within_s`, and whatever else `call` raises."""
     deadline = clock.monotonic() + within_s
     while True:
         try:
             return await call()
-        except SandboxUnreachable:
+        except SandboxUnreachable as error:
             if clock.monotonic() >= deadline:
                 raise
+            if failed is not None:
+                await failed(error)
         await asyncio.sleep(UNREACHABLE_RETRY_S)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from runtime.core.launch import AgentExit, ExitKind
-from runtime.errors import SandboxUnreachable
+from runtime.errors import SandboxUnreachable, WorkspaceHeld
 from runtime.ports import LaunchSpec
 from runtime.testing.sim_agent import Script
 from runtime.testing.sim_loop import SimLoop
@@ -86,6 +86,7 @@ class Weather:
     repeat: float = 0.0  # share of requests that land a second time, later
     launcher_dies: float = 0.0  # share of launches that die between the launch file and the agent
     unreachable: bool = False
+    held: bool = False  # another sandbox has every workspace
 
 
 class World:
@@ -108,9 +109,11 @@ class World:
     # --- deeds ---
 
     async def create(self, key: str, by: str) -> Box:
-        """Make the sandbox, or return the one with this key."""
+        """Make the sandbox, or return the one with this key. Raises WorkspaceHeld."""
         box = self.boxes.get(key)
         if box is None:
+            if self.weather.held:
+                raise WorkspaceHeld("simulated: another sandbox has the workspace")
             self._made += 1
             box = self.boxes[key] = Box(key, f"journal {self._made}")
             self.watch("create", box.run_id, by)

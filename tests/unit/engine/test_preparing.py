@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 from unit.engine.stage import RUN, Stage, claim, create
 
+from runtime.core import chunk
 from runtime.core.launch import AgentExit, ExitKind
 from runtime.core.ops import Note, RequestCancel
 from runtime.core.record import CancelReason, ClaimReason, Launch, Status
@@ -193,6 +194,60 @@ def test_an_unreachable_host_is_asked_for_so_long_and_no_longer() -> None:
     play(1, acts())
 
 
+def test_who_watches_is_told_once_that_the_thread_s_workspace_is_waited_for() -> None:
+    """P18; by a successor of the one who told it neither."""
+
+    async def acts() -> None:
+        stage = Stage(SCRIPT)
+        stage.world.weather.held = True
+        shard = await stage.open()
+        await shard.submit(create())
+        driving = asyncio.create_task(stage.drive(shard))
+        await elapse(10.0)
+        told = [chunk.run_accepted(), chunk.run_waiting("workspace")]
+        assert stage.log() == told
+        assert stage.head().launch is Launch.KEYED
+        successor = asyncio.create_task(stage.drive(shard, 1, "successor"))
+        await driving
+        await elapse(5.0)
+        assert stage.log() == told
+        stage.world.weather.held = False
+        assert (await successor).status is COMPLETED
+        kinds = [chunk.chunk_type(data) for data in stage.log()]
+        assert kinds[:3] == ["CUSTOM", "CUSTOM", chunk.RUN_STARTED]
+
+    for seed in range(4):
+        play(seed, acts())
+
+
+def test_a_workspace_that_stays_held_ends_the_run_before_anything_is_launched() -> None:
+    async def acts() -> None:
+        stage = Stage(SCRIPT)
+        stage.world.weather.held = True
+        shard = await stage.open()
+        await shard.submit(create())
+        await stage.drive(shard)
+        head = stage.head()
+        assert head.error is not None
+        assert (head.status, head.error.code, head.launch) == (FAILED, "launch_failed", Launch.KEYED)
+        assert stage.log()[1] == chunk.run_waiting("workspace")
+        assert 30.0 <= stage.loop.time() < 40.0
+
+    play(1, acts())
+
+
+def test_a_host_that_is_away_is_not_told_as_a_workspace() -> None:
+    async def acts() -> None:
+        stage = Stage(SCRIPT)
+        stage.world.weather.unreachable = True
+        shard = await stage.open()
+        await shard.submit(create())
+        await stage.drive(shard)
+        assert chunk.run_waiting("workspace") not in stage.log()
+
+    play(1, acts())
+
+
 def test_a_threads_workspace_that_cannot_be_reached_is_waited_for_and_never_replaced_by_an_empty_one() -> None:
     """P18."""
 
@@ -206,6 +261,7 @@ def test_a_threads_workspace_that_cannot_be_reached_is_waited_for_and_never_repl
         assert (head.status, head.error.code) == (Status.FAILED, "launch_failed")
         assert "elsewhere" in head.error.message
         assert (head.sandbox_key, list(stage.world.boxes)) == (None, [])
+        assert stage.log()[1] == chunk.run_waiting("workspace")
         assert stage.loop.time() >= 30.0
 
     play(1, acts())

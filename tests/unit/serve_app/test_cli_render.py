@@ -78,13 +78,20 @@ def test_arguments_without_end_are_bounded() -> None:
 def test_other_words_of_an_agent_go_to_stderr() -> None:
     out, err = shown(
         {"type": "CUSTOM", "name": "run.accepted", "value": {}},
+        {"type": "CUSTOM", "name": "run.waiting", "value": {"for": "workspace"}},
         {"type": "CUSTOM", "name": "process.stdout", "value": {"line": "not json"}},
         {"type": "CUSTOM", "name": "note", "value": {"a": 1}},
         {"type": "STEP_STARTED", "stepName": "build"},
         {"type": "REASONING_START"},
     )
     assert out == ""
-    assert err.splitlines() == ["process.stdout: not json", 'note: {"a": 1}', "step: build", "thinking"]
+    assert err.splitlines() == [
+        "The agent starts once the thread's workspace is free.",
+        "process.stdout: not json",
+        'note: {"a": 1}',
+        "step: build",
+        "thinking",
+    ]
 
 
 def test_a_note_on_the_same_screen_goes_below_the_text() -> None:

@@ -77,6 +77,8 @@ def test_a_piece_that_does_not_hold_what_it_says_is_not_sent() -> None:
     ("data", "opening"),
     [
         ([chunk.run_accepted()], None),
+        ([chunk.run_accepted(), chunk.run_waiting("workspace")], None),
+        ([chunk.run_waiting("workspace"), chunk.run_started("r", "t")], 11),
         ([chunk.run_accepted(), chunk.run_started("r", "t"), chunk.run_finished("r", "t")], 11),
         ([chunk.custom("x", {"type": "RUN_STARTED"}), chunk.run_error("r", "m", "c")], 11),
     ],
