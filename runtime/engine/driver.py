@@ -20,6 +20,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from runtime.core import chunk
 from runtime.core.align import BandAligner
 from runtime.core.launch import AgentExit, ExitKind
@@ -115,6 +117,7 @@ class _Drive:
         self.progress = Progress(next_seq=claimed.head.next_seq, keys=self.log.keys)
         self.appender = Appender(self.authority, self.progress, self.log.open_items, self.spec.limits.max_log_bytes)
         self.aligner = BandAligner([])
+        self.follower: Follower | None = None
         self.conclusion = Conclusion(
             tools, claimed.head, self.authority, self.appender, self.log.open_items, self.provider
         )
@@ -172,7 +175,7 @@ class _Drive:
         try:
             return await self._follow_agent()
         except AgentError as error:
-            return failed_by(error), None
+            return self._with_rest(failed_by(error)), None
         except OutlastError:
             if self.appender.full:
                 limit = self.spec.limits.max_log_bytes
@@ -191,17 +194,23 @@ class _Drive:
         sandbox: Sandbox = await self.authority.ticking(preparer.ready())
         self.conclusion.sandbox = sandbox
         start = await self._start(sandbox, fresh)
-        follower = Follower(
+        follower = self.follower = Follower(
             sandbox, start, self.aligner, self.appender, self.authority.count, self._limits(), self._marker(start)
         )
         if (stopped_by := await follower.follow()) is not None:
-            return stopped_by, None
+            return self._with_rest(stopped_by), None
         exit = await self._exit(sandbox, follower.no_exit)
         stderr = await self.conclusion.stderr()
         if self.aligner.remaining:
             return self._shorter(exit, follower.cut)
         await self.authority.ticking(self.appender.drain())
-        return start.translator.finish(exit, stderr), exit
+        rest = follower.rest()
+        ending = start.translator.finish(exit, stderr)
+        return replace(ending, chunks=(*rest, *ending.chunks)), exit
+
+    def _with_rest(self, ending: Ending) -> Ending:
+        """Return the ending of a run that is ended by force, with what its agent was in the middle of saying."""
+        return ending if self.follower is None else replace(ending, chunks=(*self.follower.rest(), *ending.chunks))
 
     async def _start(self, sandbox: Sandbox, fresh: Callable[[], Translator]) -> Start:
         """Return where to begin; at byte 0 the replay is to meet everything that is stored."""

@@ -24,6 +24,7 @@ from runtime.ports import Clock, Ending, Sandbox
 # An agent that said its result should exit; one CLI stays 5 s after it when offline.
 RESULT_GRACE_S = 15.0
 LOOK_S = 1.0  # how often the bounds are looked at while nothing comes
+MAX_REST_BYTES = 1 << 20  # of an unfinished line that goes into the finish; a longer one is only told
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,22 @@ class Follower:
             except JournalReplayDivergedError as error:
                 self.cut = error
         return stop
+
+    def rest(self) -> list[bytes]:
+        """Return what the line makes that the agent was in the middle of when its run was ended by force: once, for the
+        finish.
+
+        Not for the log before: the agent may still write, so a successor could find the line whole. Nothing if the log
+        may hold it whole already."""
+        torn = self._framer.finish()
+        if not torn.lines or not self._aligner.done:
+            return []
+        (line,), (end,) = torn.lines, torn.ends
+        if end in torn.skipped:
+            return [chunk.line_skipped(*torn.skipped[end])]
+        if len(line) > MAX_REST_BYTES:
+            return [chunk.line_skipped(end - len(line), len(line))]
+        return self._translator.feed(line, torn=True)
 
     async def _follow_to_the_end(self) -> Ending | None:
         """Read on where we are whenever the host answers again: unreachable is not gone (P17)."""

@@ -11,6 +11,7 @@ from unit.engine.test_driver import journal_band
 
 from runtime.core import chunk
 from runtime.core.record import Limits, Status
+from runtime.engine import following
 from runtime.engine.concluding import DriveEnd
 from runtime.engine.following import RESULT_GRACE_S
 from runtime.testing.sim_agent import Script, translate
@@ -37,6 +38,79 @@ def test_a_partial_last_line_is_fed_marked_and_nothing_is_after_it() -> None:
         assert end.status is Status.COMPLETED
         assert journal_band(stage) == translate(RUN, THREAD, b"say m hello\nresult\ntorn")
         assert chunk.decode_chunk(journal_band(stage)[-1])["value"] == {"number": 3, "text": "torn", "torn": True}
+
+    play(1, acts())
+
+
+HALF = b"half a line"
+
+
+@pytest.mark.parametrize(
+    ("limits", "ended"),
+    [({"run_limit_s": 20}, "run_limit"), ({"idle_limit_s": 20}, "agent_idle"), ({}, "sandbox_unreachable")],
+)
+def test_half_a_line_at_a_forced_end_is_in_the_finish(limits: dict[str, Any], ended: str) -> None:
+    """In no append before it: until then the agent may end its line, and a successor would find it whole (P24)."""
+
+    async def acts() -> None:
+        stage = Stage(Script(pieces=[(0.1, b"say m a\n" + HALF), (9999.0, b"\n")]))
+        shard = await stage.open()
+        await shard.submit(create(limits=Limits(max_line_bytes=2048, **limits)))
+        driving = asyncio.create_task(stage.drive(shard))
+        await elapse(5.0)
+        stage.world.weather.unreachable = ended == "sandbox_unreachable"
+        await driving
+        assert code(stage) == ended
+        assert journal_band(stage) == translate(RUN, THREAD, b"say m a\n")
+        told = [chunk.decode_chunk(data) for data in stage.log()]
+        assert [event["value"] for event in told if event.get("name") == "line"] == [
+            {"number": 2, "text": HALF.decode(), "torn": True}
+        ]
+        assert told[-1]["type"] == chunk.RUN_ERROR
+
+    play(1, acts())
+
+
+def test_half_a_line_after_a_result_is_told_if_no_exit_follows() -> None:
+    async def acts() -> None:
+        stage = Stage(Script(pieces=[(0.1, b"say m a\nresult\n" + HALF)], hangs=True))
+        assert (await driven(stage)).status is Status.COMPLETED
+        assert journal_band(stage) == translate(RUN, THREAD, b"say m a\nresult\n")
+        told = [chunk.decode_chunk(data).get("value") for data in stage.log()]
+        assert told.count({"number": 3, "text": HALF.decode(), "torn": True}) == 1
+
+    play(1, acts())
+
+
+def test_half_a_line_that_the_log_may_hold_whole_is_not_told_again() -> None:
+    """The successor is ended while it still reads what is stored."""
+
+    async def acts() -> None:
+        stage = Stage(Script(pieces=[(0.1, b"say m %d\n" % at) for at in range(200)] + [(9999.0, b"")]))
+        shard = await stage.open()
+        await shard.submit(create(limits=Limits(max_line_bytes=2048, run_limit_s=60)))
+        first = asyncio.create_task(stage.drive(shard))
+        await elapse(30.0)
+        first.cancel()
+        await elapse(29.0)
+        stage.world.weather.slow_s = 2.0
+        await stage.drive(shard, 1, "successor")
+        assert code(stage) == "run_limit"
+        assert sum(b'"delta"' in data for data in stage.log()) == 200
+        assert len(journal_band(stage)) == 201, "with RUN_STARTED"
+
+    for seed in range(6):
+        play(seed, acts())
+
+
+def test_half_a_line_that_is_too_long_for_the_finish_is_told_by_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "MAX_REST_BYTES", len(HALF) - 1)
+
+    async def acts() -> None:
+        stage = Stage(Script(pieces=[(0.1, b"say m a\n" + HALF), (9999.0, b"\n")]))
+        await driven(stage, idle_limit_s=20)
+        skipped = chunk.line_skipped(len(b"say m a\n"), len(HALF))
+        assert stage.log().count(skipped) == 1
 
     play(1, acts())
 
