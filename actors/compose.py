@@ -127,13 +127,16 @@ def store_path(settings: Settings) -> Path:
     return settings.data_path / "outlast.sqlite"
 
 
-def open_store(settings: Settings) -> Store:
-    """Open the store that the settings name. Raises StoreRefused, StoreUnavailable."""
+def open_store(settings: Settings, deployment: str | None = None) -> Store:
+    """Open the store that the settings name; with `deployment`, only if it is that one's (P12).
+
+    Raises StoreRefused, StoreUnavailable."""
     if is_postgres(settings):
         make = load_attribute("runtime.stores.postgres:PostgresStore", "store")
-        server: Store = make(settings.store, shards=settings.shards)
+        server: Store = make(settings.store, shards=settings.shards, deployment_id=deployment)
         return server
-    store: Store = load_attribute("runtime.stores.sqlite:SqliteStore", "store")(store_path(settings))
+    make = load_attribute("runtime.stores.sqlite:SqliteStore", "store")
+    store: Store = make(store_path(settings), shards=settings.shards, deployment_id=deployment)
     return store
 
 

@@ -44,10 +44,11 @@ OPTIONS: dict[str, Any] = {
 class LogShard:
     """Answers `ports.ShardPort` calls; each opens the shard first if it is not open yet."""
 
-    def __init__(self, shard: int, settings: Settings) -> None:
+    def __init__(self, shard: int, settings: Settings, deployment: str) -> None:
         logging.basicConfig(level=settings.log_level.upper())
         self._number = shard
         self._settings = settings
+        self._deployment = deployment
         self._threads = StoreThreads()
         self._opening = asyncio.Lock()
         self._shard: Shard | None = None
@@ -63,7 +64,7 @@ class LogShard:
     async def _open_once(self) -> Shard:
         context = ray.get_runtime_context()
         opener = f"{context.get_actor_id()} on {context.get_node_id()}, pid {os.getpid()}"
-        store = await self._threads.read(lambda: open_store(self._settings))
+        store = await self._threads.read(lambda: open_store(self._settings, self._deployment))
         return await Shard.open(
             store,
             self._number,
@@ -135,8 +136,8 @@ for _name in FORWARDED:
     setattr(LogShard, _name, _forwarder(_name))
 
 
-def create(shard: int, settings: Settings, name: str, place: Any) -> Any:
+def create(shard: int, settings: Settings, deployment: str, name: str, place: Any) -> Any:
     """Make the shard's actor at `place` (a scheduling strategy of Ray), or return the one that has the name."""
     actor = ray.remote(**OPTIONS)(LogShard)
     options = {"name": name, "namespace": settings.namespace, "get_if_exists": True, "scheduling_strategy": place}
-    return actor.options(**options).remote(shard, settings)
+    return actor.options(**options).remote(shard, settings, deployment)

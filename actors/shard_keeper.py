@@ -34,13 +34,14 @@ COLD_S = 40.0
 class ShardKeeper:
     """Looks after one shard."""
 
-    def __init__(self, shard: int, settings: Settings, nodes: Nodes, pinned: str | None) -> None:
+    def __init__(self, shard: int, settings: Settings, deployment: str, nodes: Nodes, pinned: str | None) -> None:
         """`pinned`: the only node where the store can be opened (P12); None: any node will do."""
         self.name = shard_name(shard)
         self.last: dict[str, Any] = {}
         self.alive = False
         self._shard = shard
         self._settings = settings
+        self._deployment = deployment
         self._nodes = nodes
         self._pinned = pinned
         self._handle: Any = None
@@ -49,7 +50,9 @@ class ShardKeeper:
     def start(self) -> None:
         """Find the shard or make it; whether it answers is `turn`'s matter. Raises ValueError if others make it too."""
         found = find(self.name, self._settings.namespace)
-        self._handle = found or log_shard.create(self._shard, self._settings, self.name, self._place())
+        self._handle = found or log_shard.create(
+            self._shard, self._settings, self._deployment, self.name, self._place()
+        )
         self._give_up_at = asyncio.get_running_loop().time() + (HUNG_S if found else COLD_S)
 
     async def turn(self) -> None:

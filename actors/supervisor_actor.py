@@ -71,7 +71,9 @@ class SupervisorActor:
         self._nodes = Nodes(errands, hosts(known))
         self._providers = Everywhere(known, self._nodes.seen, errands)
         pinned = serve_node if settings.store == "sqlite" and serve_node else None
-        self._keepers = [ShardKeeper(shard, settings, self._nodes, pinned) for shard in range(settings.shards)]
+        self._keepers = [
+            ShardKeeper(shard, settings, deployment, self._nodes, pinned) for shard in range(settings.shards)
+        ]
         self._tasks: list[asyncio.Task[Any]] = []
         self._draining = asyncio.Event()
         self._replicas: dict[str, float] = {}

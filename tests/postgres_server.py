@@ -12,6 +12,8 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -161,6 +163,28 @@ class PostgresServer:
         with self.admin() as admin:
             admin.execute("SELECT pg_terminate_backend(pid, 2000) FROM pg_stat_activity WHERE usename = 'outlast'")
             admin.execute("DROP SCHEMA IF EXISTS outlast CASCADE")
+
+    @contextmanager
+    def moved_away(self) -> Iterator[None]:
+        """Have an empty database under the same address inside, and the one before again afterwards."""
+        with self.admin("postgres") as admin:
+            admin.execute("SELECT pg_terminate_backend(pid, 2000) FROM pg_stat_activity WHERE datname = 'outlast'")
+            admin.execute("ALTER DATABASE outlast RENAME TO kept")
+            admin.execute("CREATE DATABASE outlast OWNER outlast")
+        try:
+            yield
+        finally:
+            with self.admin("postgres") as admin:
+                admin.execute("DROP DATABASE outlast WITH (FORCE)")
+                admin.execute("ALTER DATABASE kept RENAME TO outlast")
+
+    def waiting_for_locks(self) -> int:
+        """Return how many sessions of the store wait for one."""
+        with self.admin() as admin:
+            asked = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'outlast' AND wait_event_type = 'Lock'"
+            row = admin.execute(asked).fetchone()
+        assert row is not None
+        return int(row[0])
 
     def give(self, path: Path) -> None:
         """Make a folder the server's own."""

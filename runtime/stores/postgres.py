@@ -32,7 +32,7 @@ from runtime.stores.postgres_connection import Address, Session, of_the_operatio
 from runtime.stores.postgres_function import CALL
 from runtime.stores.postgres_memory import Memory
 from runtime.stores.postgres_reading import PostgresReading
-from runtime.stores.postgres_setup import check_meta, create_store
+from runtime.stores.postgres_setup import create_store
 from runtime.stores.postgres_view import PostgresView
 
 # Each turn that finds another's write lets that other go on, so more than a few are a sign of something else.
@@ -45,9 +45,7 @@ class PostgresStore(PostgresReading):
     Raises StoreRefused for another deployment, shard count or schema; StoreUnavailable; InputInvalid for the URL."""
 
     def __init__(self, url: str, *, shards: int, deployment_id: str | None = None) -> None:
-        super().__init__(Address(url))
-        with self.reading() as session:
-            self.meta = check_meta(session, self.address, shards=shards, deployment_id=deployment_id)
+        super().__init__(Address(url), shards=shards, deployment_id=deployment_id)
         self._write_lock = Lock()
         self._writer: Session | None = None
         self._name = ""  # of this incarnation's sessions, once the shard is open
@@ -150,11 +148,17 @@ class PostgresStore(PostgresReading):
         if self._writer is not None and usable(self._writer):
             return self._writer
         self._drop_writer()
-        self._writer = self.address.connect(self._name or "outlast writer")
-        if self._name:
-            # What the session before was last asked may be under way: it must not happen after it was read back (P7).
-            self._writer.execute(sql.END_SESSIONS, (self._name,))
-        return self._writer
+        session = self.address.connect(self._name or "outlast writer")
+        try:
+            self._ours(session)
+            if self._name:
+                # What the session before was last asked may be under way: it must not happen after it was read back.
+                session.execute(sql.END_SESSIONS, (self._name,))
+        except BaseException:
+            session.close()
+            raise
+        self._writer = session
+        return session
 
     def _drop_writer(self) -> None:
         if self._writer is not None:

@@ -7,8 +7,10 @@ they rest on and what they write. It locks, looks whether all of it is still so,
                                  refusals too, a real one that waits for the disk and synchronous standbys (P7, P10)
     2  the supervisor's row      if a decision rests on it (P6)
     3  the rows of runs          in the order of run ids, so that two shards never wait for each other (P12)
-    4  threads, keys, the count  each statement sees what was committed before it began: after the locks, nobody who
-                                 holds none of them can change these
+    4  the row of `meta`         if a run is made under a bound on all runs: one shard at a time counts and adds, or
+                                 several would take the same room
+    5  threads, keys, the count  each statement sees what was committed before it began: after the locks, nobody who
+                                 holds none of them can change these; what ends meanwhile only makes room
 
 A thread's runs change only under the lock of the run that holds it; two shards that both find it free meet at the
 unique index `run_active`, inserting in the order of threads.
@@ -107,6 +109,9 @@ BEGIN
             RETURN;
         END IF;
     END IF;
+    IF count_most < 9223372036854775807 THEN
+        PERFORM FROM outlast.meta FOR NO KEY UPDATE;
+    END IF;
     IF cardinality(held_by) > 0 AND EXISTS (
         SELECT FROM unnest(held_owners, held_threads, held_by) AS held(owner, thread, by)
         LEFT JOIN outlast.run AS r
@@ -192,8 +197,9 @@ BEGIN
 END
 """
 
+# A store of an older schema has an older body: a change here needs a migration that runs this again.
 CREATE: Final = (
-    "CREATE FUNCTION outlast.write_group("
+    "CREATE OR REPLACE FUNCTION outlast.write_group("
     + ", ".join(f"{name} {kind}" for name, kind in PARAMETERS)
     + f", OUT current_epoch bigint, OUT written boolean) LANGUAGE plpgsql AS $body${_BODY}$body$"
 )

@@ -1,7 +1,8 @@
 """What can be asked of the PostgreSQL store beside its commits.
 
 Each question is one statement on a session of its own, so it sees one commit and none half, and waits for no writer.
-There are at most READERS sessions; whoever comes later waits for one.
+There are at most READERS sessions; whoever comes later waits for one. A session begins with the question whose store
+that is: behind the same address, and under the feet of one that serves, there may be another by now (P12).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from runtime.stores.codec import decode_head, decode_spec
 from runtime.stores.paging import decode_cursor, encode_cursor, page_limit
 from runtime.stores.postgres_connection import PATIENCE_S, Address, Session, usable
 from runtime.stores.postgres_durability import server_facts
+from runtime.stores.postgres_setup import Meta, check_meta
 from runtime.stores.postgres_view import batch_of
 
 READERS = 4
@@ -36,11 +38,16 @@ Row = tuple[Any, ...]
 class PostgresReading:
     """The reading half of a Store. Any number of OS threads may ask at once."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, *, shards: int, deployment_id: str | None) -> None:
+        """Raises StoreRefused, StoreUnavailable."""
         self.address = address
+        self._shards = shards
+        self._deployment_id = deployment_id  # None: of whatever deployment it is at the first look
         self._idle: list[Session] = []  # its append and pop are atomic
         self._places = BoundedSemaphore(READERS)
         self._closed = False
+        with self.reading() as session:
+            self.meta = self._ours(session)
 
     def read_run(self, run_id: str) -> tuple[Head, RunSpec] | None:
         """Return the record, or None."""
@@ -147,7 +154,19 @@ class PostgresReading:
             if usable(session):
                 return session
             session.close()
-        return self.address.connect("outlast reader", READ_PATIENCE_S, default_transaction_read_only="on")
+        session = self.address.connect("outlast reader", READ_PATIENCE_S, default_transaction_read_only="on")
+        try:
+            self._ours(session)
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def _ours(self, session: Session) -> Meta:
+        """Return what the store is, and have it be that for ever. Raises StoreRefused, psycopg.Error."""
+        meta = check_meta(session, self.address, shards=self._shards, deployment_id=self._deployment_id)
+        self._deployment_id = meta.deployment_id
+        return meta
 
     def _give_back(self, session: Session) -> None:
         if self._closed:

@@ -105,6 +105,7 @@ MIGRATIONS: Final = (
                 END $body$""",
         ),
     ),
+    Migration(2, "shards that make runs at once keep the bound on all runs", (postgres_function.CREATE,)),
 )
 SCHEMA_VERSION: Final = MIGRATIONS[-1].version
 

@@ -83,6 +83,23 @@ def test_another_deployment_is_refused(server: PostgresServer) -> None:
             open_it()
 
 
+def test_a_store_that_was_swapped_under_an_open_shard_is_refused_until_it_is_back(
+    server: PostgresServer, one_shard: Open
+) -> None:
+    store = one_shard()
+    shard = ShardDriver(store)
+    shard.start()
+    with server.moved_away():
+        create_store(Address(server.url), "other", 1)
+        for ask in (lambda: shard.do(append(live(1, 1, "a"))), lambda: store.read_run(RUN)):
+            with pytest.raises(StoreRefused, match="belongs to deployment other, not deployment"):
+                ask()
+        with server.admin() as admin:
+            assert admin.execute("SELECT count(*) FROM outlast.batch").fetchone() == (0,)
+    shard.do(append(live(1, 1, "a")))
+    assert len(shard.log()) == 2
+
+
 def test_another_shard_count_is_refused(server: PostgresServer) -> None:
     create_store(Address(server.url), "deployment", 2)
     _both_refuse(server.url, "OUTLAST_SHARDS=2, not 3", shards=3)
@@ -205,9 +222,11 @@ def test_a_new_data_directory_takes_the_deployment_of_its_database(server: Postg
     first = prepare_store(_settings(server, tmp_path / "a"))
     assert prepare_store(_settings(server, tmp_path / "a")) == first
     assert prepare_store(_settings(server, tmp_path / "b")) == first
-    store = open_store(_settings(server, tmp_path / "b"))
+    store = open_store(_settings(server, tmp_path / "b"), first)
     assert store.check()["deploymentId"] == first
     store.close()
+    with pytest.raises(StoreRefused, match="not another"):
+        open_store(_settings(server, tmp_path / "b"), "another")
 
 
 def test_a_data_directory_of_another_deployment_is_refused(server: PostgresServer, tmp_path: Path) -> None:

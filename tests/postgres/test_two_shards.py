@@ -8,6 +8,8 @@ from threading import Barrier
 from typing import Any
 
 import pytest
+from postgres_server import PostgresServer
+from waiting import wait_until
 
 from runtime.core.ops import (
     Appended,
@@ -28,10 +30,12 @@ from runtime.core.ops import (
 )
 from runtime.core.ops import Assign as AssignOp
 from runtime.core.record import ClaimReason, Head, Status
+from runtime.errors import StoreUnavailable
 from runtime.ports import Store
 from runtime.stores.memory import MemoryStore
 from runtime.testing.sample_ops import OWNER, append, cancel, claim, create, finish, live
 
+Open = Callable[[], Store]
 THREAD = "thread-1"
 ROUNDS = 40
 
@@ -70,7 +74,7 @@ def sides(request: pytest.FixtureRequest) -> Iterator[tuple[Side, Side]]:
         rows = MemoryStore(shards=2)
         yield Side(rows, 0), Side(rows, 1)
     else:
-        make: Callable[[], Store] = request.getfixturevalue("two_shards")
+        make: Open = request.getfixturevalue("two_shards")
         yield Side(make(), 0), Side(make(), 1)
 
 
@@ -132,6 +136,46 @@ def test_the_bound_on_runs_counts_those_of_every_shard(sides: tuple[Side, Side])
     two.do(finish(1, 1, run_id="run-2"))
     one.ask(create("run-3", "t3", max_runs=2), Created)
     two.ask(create("run-4", "t4", max_runs=2), TooManyRuns)
+
+
+def test_two_shards_that_admit_at_once_do_not_take_the_same_room(server: PostgresServer, two_shards: Open) -> None:
+    """Each counts what is committed; so one counts after the other has committed, or waits."""
+    sides = [Side(two_shards(), 0), Side(two_shards(), 1)]
+
+    def admit(side: Side) -> list[Outcome]:
+        while True:
+            try:
+                return side.do(create(f"run-{side.shard}", f"t{side.shard}", max_runs=1))
+            except StoreUnavailable:
+                continue  # it waits for a second at most
+
+    with ThreadPoolExecutor(2) as pool, server.admin() as admin:
+        with admin.transaction():
+            admin.execute("SELECT FROM outlast.meta FOR NO KEY UPDATE")
+            asked = [pool.submit(admit, side) for side in sides]
+            wait_until(lambda: server.waiting_for_locks() == len(sides), "both shards wait for their turn to count")
+        outcomes = [outcome for answer in asked for outcome in answer.result()]
+    assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Created", "TooManyRuns"]
+
+
+def test_the_bound_on_runs_holds_whoever_is_first(sides: tuple[Side, Side]) -> None:
+    barrier = Barrier(2)
+    bound = 3
+
+    def admit(side: Side, turn: int) -> list[Outcome]:
+        barrier.wait()
+        names = [f"run-{turn}-{side.shard}-{place}" for place in range(2)]
+        return side.do(*(create(name, f"thread-of-{name}", max_runs=bound) for name in names))
+
+    with ThreadPoolExecutor(2) as pool:
+        for turn in range(ROUNDS):
+            answers = [pool.submit(admit, side, turn) for side in sides]
+            outcomes = [outcome for answer in answers for outcome in answer.result()]
+            made = [outcome.head.run_id for outcome in outcomes if isinstance(outcome, Created)]
+            assert len(made) == bound, outcomes
+            for run_id in made:
+                sides[0].do(cancel(run_id), claim(0, "x", run_id, ClaimReason.CANCEL))
+                sides[0].do(finish(1, 1, Status.ABORTED, run_id))
 
 
 def test_a_supervisor_opened_on_one_shard_decides_on_both(sides: tuple[Side, Side]) -> None:
