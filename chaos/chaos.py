@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kinds = {name: kind for name, kind in where.kinds.items() if not asked.only or name in asked.only.split(",")}
         load.start()
         faults = _make(plan(asked.seed, asked.faults, kinds), where.faults(load))
-        where.site.mend()
+        where.mend()
         log.info("all faults made and mended; %d runs go on", len(load.active()))
         load.wind_down(BOUND_S)
         tally, records = _check(where, load)

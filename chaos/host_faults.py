@@ -270,6 +270,12 @@ class Guard:
         finally:
             self._store_away.clear()
 
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """Start nothing meanwhile: what the caller starts would be taken for something half-dead, and ended."""
+        with self._turn:
+            yield
+
     def _watch(self) -> None:
         while not self._closed.wait(GUARD_S):
             with self._turn, suppress(Exception):  # next time, then

@@ -68,6 +68,10 @@ class Ground:
         """Return the faults that can be made here."""
         return {**ProcessFaults(self.site, load).table(), **self.more}
 
+    def mend(self) -> None:
+        """Bring back whatever was taken; return once all answers."""
+        self.site.mend()
+
     def record(self, run_id: str) -> dict[str, Any]:
         """Return a run's record; asked again while nobody answers."""
         for _ in range(60):
@@ -147,7 +151,7 @@ def _three(log: Path, store: str) -> Iterator[Ground]:
             guard.start()
             faults = HostFaults(many, server, guard)
             kinds = {**PROCESS_KINDS, **HOST_KINDS, **(STORE_KINDS if server is not None else {})}
-            yield HostsGround(many, kinds, faults.table(), hosts=faults)
+            yield HostsGround(many, kinds, faults.table(), hosts=faults, guard=guard)
         finally:
             guard.close()
             many.close()
@@ -159,6 +163,13 @@ class HostsGround(Ground):
     """An instance over hosts."""
 
     hosts: HostFaults | None = None
+    guard: Guard | None = None
+
+    def mend(self) -> None:
+        """Bring back whatever was taken, with the guard out of the way; return once all answers."""
+        assert self.guard is not None
+        with self.guard.resting():
+            self.site.mend()
 
     def excuses(self, record: Mapping[str, Any]) -> Sequence[str]:
         """A host that was killed took the agents with it: those whose sandboxes were there, and that ran then. On a
