@@ -108,7 +108,10 @@ def providers(settings: Settings, deployment: str) -> Mapping[str, SandboxProvid
 def _make_local(settings: Settings, deployment: str) -> SandboxProvider:
     make = load_attribute(LOCAL_PROVIDER, "sandbox")
     root = settings.data_path
-    local: SandboxProvider = make(root / "sandboxes", deployment, root / "workspaces")
+    homes = root / "homes" if settings.agent_home == "thread" else None
+    local: SandboxProvider = make(
+        root / "sandboxes", deployment, root / "workspaces", homes, settings.listed("workspace_sources")
+    )
     return local
 
 

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from actors.errands import Errands
+from runtime.core.workspace import WorkspaceSource
 from runtime.engine.placing import Node
 from runtime.errors import SandboxUnreachable
 from runtime.ports import Sandbox, SandboxProvider
@@ -63,9 +64,9 @@ class _OnItsHost:
         """Return the host that the key names."""
         return self._provider.host(key)
 
-    async def create(self, key: str, thread_key: str) -> Sandbox:
+    async def create(self, key: str, thread_key: str, source: WorkspaceSource | None = None) -> Sandbox:
         """Make it here."""
-        return await self._provider.create(key, thread_key)
+        return await self._provider.create(key, thread_key, source)
 
     async def resume(self, key: str) -> Sandbox | None:
         """Find it here."""

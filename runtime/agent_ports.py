@@ -6,10 +6,11 @@ Part of `runtime/ports.py`, which is where everybody imports these from.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from runtime.core.launch import AgentExit
 from runtime.core.record import RunError, RunSpec, Status, Struct
+from runtime.core.workspace import WorkspaceSource
 
 # --- sandboxes -------------------------------------------------------------------------------------------------
 
@@ -25,6 +26,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     one_host: bool = False  # only the host that its key names reaches a sandbox: see `SandboxProvider.host`
     network_policy: bool = False
     snapshots: bool = False
+    workspace_sources: bool = False  # a new workspace may begin with a folder, an archive or a repository
 
 
 class LaunchSpec(Struct, frozen=True, kw_only=True):
@@ -42,6 +44,7 @@ class Sandbox(Protocol):
 
     key: str
     workspace: str  # path inside the sandbox
+    home: str | None  # path inside the sandbox of the thread's agent home (P18), the agent's HOME; None: it has none
 
     async def launched(self) -> bool:
         """Return whether the launch file exists (P15): if so there is never a second launch."""
@@ -91,8 +94,9 @@ class SandboxProvider(Protocol):
         that this process is on. Asked only of a provider that declares `one_host`: the sandboxes of the others are
         reachable from everywhere."""
 
-    async def create(self, key: str, thread_key: str) -> Sandbox:
-        """Make the sandbox, or return the one with this key; with the thread's workspace in it.
+    async def create(self, key: str, thread_key: str, source: WorkspaceSource | None = None) -> Sandbox:
+        """Make the sandbox, or return the one with this key; with the thread's workspace in it. One that is not there
+        yet begins with what is at `source`, given only to a provider that declares `workspace_sources`.
 
         Raises LaunchFailed, SandboxUnreachable; WorkspaceHeld while another sandbox has the workspace (P18)."""
 
@@ -177,3 +181,23 @@ class Harness(Protocol):
 
     def translator(self, run_id: str, spec: RunSpec) -> Translator:
         """Return a fresh translator of `spec.translator_version`."""
+
+
+class SessionFile(NamedTuple):
+    """Where an agent keeps one session: somewhere below `folder`, itself below its HOME, under a `name` of which `*`
+    stands for any text."""
+
+    folder: str
+    name: str
+
+
+@runtime_checkable
+class KeepsSessions(Protocol):
+    """A Harness whose agent goes on with a session that the input names, where that is in its home (P18)."""
+
+    def session_file(self, input: Mapping[str, Any], env: Mapping[str, str]) -> SessionFile | None:
+        """Return where the session that `input` names is kept; None if it names none, or `env` has the agent keep its
+        sessions elsewhere."""
+
+    def without_session(self, input: Mapping[str, Any]) -> dict[str, Any]:
+        """Return `input` as it would be if it named none."""

@@ -18,10 +18,12 @@ from runtime.agent_ports import (
     Capabilities,
     Ending,
     Harness,
+    KeepsSessions,
     LaunchSpec,
     Resumable,
     Sandbox,
     SandboxProvider,
+    SessionFile,
     Translator,
 )
 from runtime.core.batch import Batch
@@ -293,6 +295,7 @@ __all__ = [
     "Due",
     "Ending",
     "Harness",
+    "KeepsSessions",
     "LaunchSpec",
     "LogPort",
     "Pulse",
@@ -303,6 +306,7 @@ __all__ = [
     "Sandbox",
     "SandboxProvider",
     "Sealed",
+    "SessionFile",
     "ShardPort",
     "Store",
     "SupervisorPort",

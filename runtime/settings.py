@@ -101,6 +101,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     agent_env: Annotated[
         str, Meta(description="Names of environment variables an agent may have, besides PATH, HOME, LANG, TERM.")
     ] = ""
+    agent_home: Annotated[
+        str,
+        Meta(
+            pattern="^(thread|user)$",
+            description="HOME of agents: `thread`, a folder of its thread's own; `user`, the HOME of `outlast serve`.",
+        ),
+    ] = "thread"
+    workspace_sources: Annotated[
+        str,
+        Meta(description="Folders, files and beginnings of git URLs that a new workspace may begin with; empty: none."),
+    ] = ""
     harnesses: Annotated[str, Meta(description="More harnesses: `name=module:attribute,...`.")] = ""
     providers: Annotated[str, Meta(description="More sandbox providers: `name=module:attribute,...`.")] = ""
     log_level: Annotated[str, Meta(pattern="^(debug|info|warning|error)$", description="One of the four.")] = "info"

@@ -51,6 +51,11 @@ class ForwardedProps(_Open):
     )
     detached_ttl_s: Seconds | None = Field(None, description="End the run if nobody comes back for so long; 0: never.")
     run_limit_s: Seconds | None = Field(None, description="Longest time the run may take; 0: no limit.")
+    workspace: dict[str, str | None] | None = Field(
+        None,
+        description="What the thread's workspace begins with, if it is made now: `directory`, `archive` or `git` (with "
+        "`ref`), a path or URL out of OUTLAST_WORKSPACE_SOURCES. Absent: nothing.",
+    )
     env: list[str] | dict[str, str] | None = Field(
         None, description="Names of environment variables for the agent, out of OUTLAST_AGENT_ENV; no values."
     )

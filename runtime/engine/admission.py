@@ -13,6 +13,7 @@ from typing import Any
 from runtime.core import chunk
 from runtime.core.ops import Create
 from runtime.core.record import Limits, OnDisconnect, RunSpec, Struct
+from runtime.core.workspace import check_allowed, read_source
 from runtime.errors import InputInvalid
 from runtime.ports import Harness
 from runtime.settings import Settings
@@ -40,7 +41,10 @@ def create_op(
     settings: Settings,
     harness: Harness,
 ) -> Create:
-    """Return the operation that creates the run. `stored` is its input as it will be kept: no secrets in it."""
+    """Return the operation that creates the run. `stored` is its input as it will be kept: no secrets in it.
+
+    Raises InputInvalid `option_invalid` for a workspace that begins with what is not allowed."""
+    check_allowed(read_source(stored), settings.listed("workspace_sources"))
     return Create(
         run_id=run_id,
         thread_id=thread_id,

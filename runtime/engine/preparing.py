@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 from runtime.core import chunk
 from runtime.core.ops import Note
 from runtime.core.record import Head, Launch, RunSpec
+from runtime.core.workspace import WorkspaceSource, read_source
 from runtime.engine.authority import Authority
+from runtime.engine.sessions import without_lost_session
 from runtime.engine.tools import Tools
-from runtime.errors import LaunchFailed, SandboxLost, SandboxUnreachable, WorkspaceHeld
+from runtime.errors import InputInvalid, LaunchFailed, SandboxLost, SandboxUnreachable, WorkspaceHeld
 from runtime.ports import Clock, Harness, LaunchSpec, Sandbox, SandboxProvider
 
 T = TypeVar("T")
@@ -100,10 +103,24 @@ class Preparer:
             await self._tell(chunk.run_waiting("workspace"), chunk.RUN_WAITING)
 
     async def _create(self, key: str) -> Sandbox:
+        create = partial(self._provider.create, key, self._head.thread_id)
+        source = self._source()
+        if source is not None:
+            create = partial(create, source)
         await self._authority.permit()
-        self.creating = asyncio.ensure_future(self._provider.create(key, self._head.thread_id))
+        self.creating = asyncio.ensure_future(create())
         self.creating.add_done_callback(_hear)
         return await asyncio.shield(self.creating)
+
+    def _source(self) -> WorkspaceSource | None:
+        """Return what the workspace begins with, if it is made now. Raises LaunchFailed."""
+        try:
+            source = read_source(self._spec.input)
+        except InputInvalid as error:
+            raise LaunchFailed(error.message) from error
+        if source is not None and not self._provider.capabilities.workspace_sources:
+            raise LaunchFailed(f"Workspaces of the provider {self._provider.name} begin empty: leave workspace out.")
+        return source
 
     async def _launch(self, sandbox: Sandbox, spec: LaunchSpec) -> None:
         await self._authority.permit()
@@ -111,10 +128,14 @@ class Preparer:
 
     async def _launch_spec(self, sandbox: Sandbox) -> LaunchSpec:
         history = await self._tools.history(self._head)
+        env = dict(self._tools.agent_env)
+        if sandbox.home is not None:
+            env["HOME"] = sandbox.home
         try:
-            return self._harness.launch(
-                self._head.run_id, self._spec, self._tools.agent_env, sandbox.workspace, history
-            )
+            spec = await self._reaching(lambda: without_lost_session(self._harness, sandbox, self._spec, env))
+            return self._harness.launch(self._head.run_id, spec, env, sandbox.workspace, history)
+        except (SandboxLost, SandboxUnreachable):
+            raise
         except Exception as error:
             raise LaunchFailed(f"The {self._harness.name} harness could not build its command: {error}") from error
 

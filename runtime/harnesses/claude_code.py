@@ -6,8 +6,6 @@ argument. Order and names of the arguments: contract 11.1. No launcher files: th
 Permission mode, if the request names none: where the agent is shut in, it may do everything (the contract's
 `bypassPermissions`); on the `local` provider it runs as the user, so it may edit files of its workspace and no more
 (`acceptEdits`). What it then is refused it is told, and its run still ends well.
-
-Deliberately not: a fallback when `sessionId` names a session that is gone. That is known only inside the sandbox.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from runtime.core.record import RunSpec
 from runtime.errors import InputInvalid
 from runtime.harnesses import options, prompt
 from runtime.harnesses.claude_stream import NAME, SESSION_EVENT, ClaudeTranslator
-from runtime.ports import LaunchSpec, Translator
+from runtime.ports import LaunchSpec, SessionFile, Translator
 
 EXECUTABLE = "claude"
 LOCAL_PROVIDER = "local"
@@ -71,6 +69,17 @@ class ClaudeCodeHarness:
     def translator(self, run_id: str, spec: RunSpec) -> Translator:
         """Return a fresh translator."""
         return ClaudeTranslator(run_id, str(spec.input.get("threadId", "")))
+
+    def session_file(self, input: Mapping[str, Any], env: Mapping[str, str]) -> SessionFile | None:
+        """Return where in the agent's HOME the session lies that the input names."""
+        session = _session(options.forwarded(input))
+        if session is None or "CLAUDE_CONFIG_DIR" in env:
+            return None
+        return SessionFile(".claude/projects", f"{session}.jsonl")
+
+    def without_session(self, input: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the input without the session."""
+        return options.without_session(input)
 
 
 def _argv(input: Mapping[str, Any], props: Mapping[str, Any], *, isolated: bool) -> tuple[str, ...]:

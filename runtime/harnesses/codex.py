@@ -3,7 +3,8 @@
 The prompt goes in on stdin (never through an argv or a shell), system messages before it, and every option is checked
 before it becomes an argument. Order and names of the arguments: contract 11.2, but for `--json`, the CLI's present
 name of `--experimental-json`, and what the CLI would do to others: no analytics (offline, they hold up its exit for
-5 s) and no look for updates.
+5 s), no look for updates, and no plugins (it fetches their catalogue from elsewhere at each run, whether there are any
+or not).
 
 Sandbox mode, if the request names none: on the `local` provider the agent runs as the user, so Codex's own sandbox
 lets it write its workspace and no more (`workspace-write`); where the provider shuts the agent in, that is the wall,
@@ -12,8 +13,6 @@ approval policy is `never`: what the sandbox forbids fails, and the agent is tol
 
 A session is named by its UUID and nothing else: of a name that it does not know the CLI makes a new session without
 a word, and the conversation would be lost. An unknown UUID it refuses: `agent_exit`, with its reason.
-
-Deliberately not: a fallback when that session is gone. That is known only inside the sandbox.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from runtime.core.record import RunSpec
 from runtime.harnesses import options, prompt
 from runtime.harnesses.blocks import json_text
 from runtime.harnesses.codex_stream import NAME, SESSION_EVENT, CodexTranslator
-from runtime.ports import LaunchSpec, Translator
+from runtime.ports import LaunchSpec, SessionFile, Translator
 
 EXECUTABLE = "codex"
 LOCAL_PROVIDER = "local"
@@ -87,6 +86,17 @@ class CodexHarness:
         thread_id = str(spec.input.get("threadId", ""))
         return CodexTranslator(run_id, thread_id, model if isinstance(model, str) else None)
 
+    def session_file(self, input: Mapping[str, Any], env: Mapping[str, str]) -> SessionFile | None:
+        """Return where in the agent's HOME the session lies that the input names."""
+        session = _session(options.forwarded(input))
+        if session is None or "CODEX_HOME" in env:
+            return None
+        return SessionFile(".codex/sessions", f"*{session}.jsonl")
+
+    def without_session(self, input: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the input without the session."""
+        return options.without_session(input)
+
 
 def _argv(props: Mapping[str, Any], env: Mapping[str, str], workspace: str, *, isolated: bool) -> tuple[str, ...]:
     argv = [EXECUTABLE, "exec", "--json"]
@@ -119,6 +129,7 @@ def _config(props: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, str]:
         "approval_policy": json_text(options.choice(props, "approvalPolicy", APPROVAL_POLICIES) or "never"),
         "analytics.enabled": "false",
         "check_for_update_on_startup": "false",
+        "features.plugins": "false",
     }
     if effort is not None:
         config["model_reasoning_effort"] = json_text(effort)

@@ -94,6 +94,12 @@ def session(props: Mapping[str, Any], pattern: re.Pattern[str], event: str) -> s
     return named or resumed
 
 
+def without_session(input: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a request that names no session, and is the same but for that."""
+    props = {key: value for key, value in forwarded(input).items() if key not in ("sessionId", "resume")}
+    return {**input, "forwardedProps": props}
+
+
 def texts(props: Mapping[str, Any], name: str, pattern: re.Pattern[str], hint: str) -> tuple[str, ...]:
     """Return a list of texts that each match `pattern` as a whole; empty if the option is absent."""
     value = props.get(name)

@@ -4,6 +4,7 @@
         sandbox.json        its key and its workspace
         journal, journal.launch, journal.exit, journal.err          see `recorder.py`
     <workspaces>/<encoded thread key>/                              outlives its sandboxes (P18)
+    <homes>/<encoded thread key>/                                   so does the agent's home, if it gets one
 
 A folder is made whole under a `_new` name and renamed, so a sandbox exists or does not. A destroy renames it to `_gone`
 first: from then on nobody can launch in it, and a destroy that was interrupted is found and completed by the next one.
@@ -27,9 +28,11 @@ import msgspec
 from runtime.core.launch import AgentExit, decode_launch
 from runtime.core.names import folder_name
 from runtime.core.record import Struct
+from runtime.core.workspace import WorkspaceSource
 from runtime.errors import JournalUnavailable, LaunchFailed, SandboxLost, SandboxUnreachable, WorkspaceHeld
 from runtime.ports import Capabilities, LaunchSpec
 from runtime.sandboxes.command import run_command
+from runtime.sandboxes.filling import make_workspace
 from runtime.sandboxes.follow import JournalFollower
 from runtime.sandboxes.launcher import start_recorder
 from runtime.sandboxes.recorder import MARKER
@@ -50,6 +53,7 @@ class Meta(Struct, frozen=True, kw_only=True):
 
     key: str
     workspace: str
+    home: str | None = None
 
 
 class LocalSandbox:
@@ -58,6 +62,7 @@ class LocalSandbox:
     def __init__(self, home: Path, meta: Meta) -> None:
         self.key = meta.key
         self.workspace = meta.workspace
+        self.home = meta.home
         self._home = home
         self._opened: Recording | None = None
 
@@ -119,7 +124,7 @@ class LocalSandbox:
     async def exec(self, argv: Sequence[str], timeout_s: float) -> tuple[int, bytes]:
         """Run a short command in the workspace (see `run_command`)."""
         env = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-        env |= {"TERM": "dumb", MARKER: self.key}
+        env |= {"TERM": "dumb", MARKER: self.key, **({} if self.home is None else {"HOME": self.home})}
         return await asyncio.to_thread(run_command, argv, self.workspace, env, timeout_s)
 
     def _launched(self) -> Recording:
@@ -140,11 +145,16 @@ class LocalProvider:
     """Sandboxes of this machine (`runtime.ports.SandboxProvider`), in folders that it is given."""
 
     name = "local"
-    capabilities = Capabilities(isolated_agent=False, one_host=True)
+    capabilities = Capabilities(isolated_agent=False, one_host=True, workspace_sources=True)
 
-    def __init__(self, root: Path, deployment: str, workspaces: Path) -> None:
+    def __init__(
+        self, root: Path, deployment: str, workspaces: Path, homes: Path | None = None, sources: Sequence[str] = ()
+    ) -> None:
+        """Without `homes` an agent's HOME is what its environment says. `sources`: what a workspace may begin with."""
         self._root = root.absolute()
         self._workspaces = workspaces.absolute()
+        self._homes = homes.absolute() if homes is not None else None
+        self._sources = tuple(sources)
         self._prefix = f"{self.name}/{_machine_id(self._root)}/{folder_name(deployment)}/"
 
     def key(self, run_id: str) -> str:
@@ -155,11 +165,11 @@ class LocalProvider:
         """Return `local/<machine id>`."""
         return "/".join(key.split("/")[:2])
 
-    async def create(self, key: str, thread_key: str) -> LocalSandbox:
+    async def create(self, key: str, thread_key: str, source: WorkspaceSource | None = None) -> LocalSandbox:
         """Make the sandbox, or return the one with this key. Raises LaunchFailed, SandboxUnreachable, WorkspaceHeld."""
         home = self._home(key)
         try:
-            return await asyncio.to_thread(self._create, home, key, self._workspaces / folder_name(thread_key))
+            return await asyncio.to_thread(self._create, home, key, folder_name(thread_key), source)
         except OSError as error:
             raise LaunchFailed(f"The sandbox's folder could not be made: {error}.") from error
 
@@ -197,11 +207,12 @@ class LocalProvider:
             raise SandboxUnreachable(f"The sandbox {key} is not of this machine and deployment ({self._prefix}).")
         return self._root / name
 
-    def _create(self, home: Path, key: str, workspace: Path) -> LocalSandbox:
+    def _create(self, home: Path, key: str, thread: str, source: WorkspaceSource | None) -> LocalSandbox:
         if (meta := _read_meta(home)) is None:
+            workspace = self._workspaces / thread
             self._wait_for(workspace, key)
-            workspace.mkdir(parents=True, exist_ok=True)
-            meta = Meta(key=key, workspace=str(workspace))
+            make_workspace(workspace, source, self._sources)
+            meta = Meta(key=key, workspace=str(workspace), home=self._agent_home(thread))
             fresh = home.with_name(f"{home.name}{NEW}{secrets.token_hex(4)}")  # of at most 200 and 12 characters
             fresh.mkdir(mode=0o700, parents=True)
             _write_durably(fresh / META, msgspec.json.encode(meta))
@@ -213,6 +224,13 @@ class LocalProvider:
                 if meta is None:
                     raise
         return LocalSandbox(home, meta)
+
+    def _agent_home(self, thread: str) -> str | None:
+        if self._homes is None:
+            return None
+        made = self._homes / thread
+        made.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return str(made)
 
     def _wait_for(self, workspace: Path, key: str) -> None:
         """Return once no other sandbox has the workspace (P18): the one before is usually being destroyed right now.

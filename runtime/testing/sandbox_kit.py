@@ -363,6 +363,20 @@ class SandboxKit:
         stranger = await provider.create(provider.key("run-3"), "thread-2")
         assert (await run_to_end(stranger, sh("ls -A")))[0] == b""
 
+    async def test_an_agent_home_belongs_to_its_thread_and_outlives_its_sandboxes(
+        self, provider: SandboxProvider
+    ) -> None:
+        first = await provider.create(provider.key("run-1"), "thread-1")
+        if first.home is None:
+            return  # its agents' HOME is what their environment says
+        await run_to_end(first, sh(f"HOME='{first.home}'; echo session > ~/kept"))
+        await provider.destroy(first.key)
+        second = await provider.create(provider.key("run-2"), "thread-1")
+        assert (await run_to_end(second, sh(f"HOME='{second.home}'; cat ~/kept")))[0] == b"session\n"
+        assert (await second.exec(["sh", "-c", "cat ~/kept"], DEADLINE_S)) == (0, b"session\n")
+        stranger = await provider.create(provider.key("run-3"), "thread-2")
+        assert (await run_to_end(stranger, sh(f"HOME='{stranger.home}'; ls -A ~")))[0] == b""
+
     async def test_a_workspace_has_one_sandbox_at_a_time(self, provider: SandboxProvider) -> None:
         first = await provider.create(provider.key("run-1"), "thread-1")
         with pytest.raises(WorkspaceHeld):

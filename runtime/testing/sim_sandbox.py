@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from runtime.core.launch import AgentExit, ExitKind
+from runtime.core.workspace import WorkspaceSource
 from runtime.errors import SandboxLost
 from runtime.ports import Capabilities, LaunchSpec, Sandbox
 from runtime.testing.sim_world import PREFIX, Box, World
@@ -35,9 +36,10 @@ class SimProvider:
         """Return the one host there is; nobody asks, since it can be reached from everywhere."""
         return key.partition("/")[0]
 
-    async def create(self, key: str, thread_key: str) -> Sandbox:
+    async def create(self, key: str, thread_key: str, source: WorkspaceSource | None = None) -> Sandbox:
         """Make the sandbox, or return it. Raises SandboxUnreachable."""
         assert thread_key
+        assert source is None
         self._world.watch("ask create", key.removeprefix(PREFIX), self._by)
         box = await self._world.call(lambda: self._world.create(key, self._by))
         return SimSandbox(self._world, box, self._by)
@@ -65,6 +67,7 @@ class SimSandbox:
     """One sandbox as the process `by` sees it. It is bound to that very one, as a container id is."""
 
     workspace = "/workspace"
+    home: str | None = None
 
     def __init__(self, world: World, box: Box, by: str) -> None:
         self.key = box.key

@@ -15,7 +15,7 @@ from runtime.testing.sandbox_kit import MakeProvider, SandboxKit
 class TestLocalProvider(SandboxKit):
     @pytest.fixture
     def make_provider(self, tmp_path: Path) -> MakeProvider:
-        return partial(LocalProvider, tmp_path / "sandboxes", "test", tmp_path / "workspaces")
+        return partial(LocalProvider, tmp_path / "sandboxes", "test", tmp_path / "workspaces", tmp_path / "homes")
 
     def living(self, key: str) -> list[int]:
         return carrying("AGENT_SANDBOX", key)

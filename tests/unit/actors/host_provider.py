@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import NoReturn
 
+from runtime.core.workspace import WorkspaceSource
 from runtime.errors import SandboxUnreachable
 from runtime.ports import Capabilities, Sandbox
 from runtime.settings import Settings
@@ -30,7 +31,7 @@ class HostProvider:
     def host(self, key: str) -> str:
         return key.partition("/")[0]
 
-    async def create(self, key: str, thread_key: str) -> NoReturn:
+    async def create(self, key: str, thread_key: str, source: WorkspaceSource | None = None) -> NoReturn:
         raise NotImplementedError
 
     async def resume(self, key: str) -> Sandbox | None:

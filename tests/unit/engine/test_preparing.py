@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+import msgspec
 import pytest
 from unit.engine.stage import RUN, Stage, claim, create
 
@@ -263,5 +264,23 @@ def test_a_threads_workspace_that_cannot_be_reached_is_waited_for_and_never_repl
         assert (head.sandbox_key, list(stage.world.boxes)) == (None, [])
         assert stage.log()[1] == chunk.run_waiting("workspace")
         assert stage.loop.time() >= 30.0
+
+    play(1, acts())
+
+
+def test_a_workspace_that_the_provider_cannot_fill_is_no_empty_one() -> None:
+    async def acts() -> None:
+        stage = Stage(SCRIPT)
+        shard = await stage.open()
+        asked = create()
+        input = {**asked.spec.input, "forwardedProps": {"workspace": {"directory": "/srv/app"}}}
+        spec = msgspec.structs.replace(asked.spec, input=input)
+        await shard.submit(msgspec.structs.replace(asked, spec=spec))
+        await stage.drive(shard)
+        head = stage.head()
+        assert head.error is not None
+        assert (head.status, head.error.code) == (Status.FAILED, "launch_failed")
+        assert "begin empty" in head.error.message
+        assert not stage.world.boxes
 
     play(1, acts())

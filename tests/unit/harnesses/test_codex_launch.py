@@ -18,6 +18,7 @@ CONFIG = (
     *("--config", 'approval_policy="never"'),
     *("--config", "analytics.enabled=false"),
     *("--config", "check_for_update_on_startup=false"),
+    *("--config", "features.plugins=false"),
 )
 HISTORY: list[dict[str, Any]] = [
     {"id": "a", "role": "user", "content": "My name is Ada."},
