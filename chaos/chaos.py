@@ -10,6 +10,7 @@ these mean).
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import sys
@@ -162,6 +163,8 @@ def _report(
         "load": list(os.getloadavg()),
     }
     (asked.build / "chaos.json").write_text(as_json(tally, asked.seed, len(faults), figures) + "\n")
+    found = {run_id: record for run_id, record in records.items() if any(run_id in text for text in tally.findings)}
+    (asked.build / "chaos-findings.json").write_text(json.dumps(found, indent=1) + "\n")
     _print(tally, figures, faults, refusals, _runs_line(load.runs))
     print(f"seed {asked.seed}: {'clean' if tally.clean else 'NOT CLEAN'}")
     return 0 if tally.clean else 1
