@@ -26,6 +26,8 @@ HARNESSES = {
     "codex": "runtime.harnesses.codex:CodexHarness",
 }
 LOCAL_PROVIDER = "runtime.sandboxes.local:LocalProvider"
+DOCKER_PROVIDER = "runtime.sandboxes.docker:DockerProvider"
+BUILT_IN_PROVIDERS = ("docker", "local")
 # What a run actor imports before it can claim: 80 ms of a takeover on a busy machine, unless its worker had it before.
 DRIVER_MODULES = (
     "runtime.engine.driver",
@@ -80,10 +82,13 @@ def named_paths(settings: Settings, setting: str) -> dict[str, str]:
     return paths
 
 
-def preloaded_modules() -> list[str]:
-    """Return the modules that idle workers import at their start. Never `actors.run_actor` or another actor's own:
-    those block imports (`light`) that a worker which is to be a gateway replica needs."""
-    return [*DRIVER_MODULES, *(path.partition(":")[0] for path in (LOCAL_PROVIDER, *HARNESSES.values()))]
+def preloaded_modules(sandbox: str) -> list[str]:
+    """Return the modules that idle workers import at their start, where `sandbox` is the default provider.
+
+    Never `actors.run_actor` or another actor's own: those block imports (`light`) that a worker which is to be a
+    gateway replica needs."""
+    chosen = [DOCKER_PROVIDER, "docker:"] if sandbox == "docker" else [LOCAL_PROVIDER]
+    return [*DRIVER_MODULES, *(path.partition(":")[0] for path in (*chosen, *HARNESSES.values()))]
 
 
 def harnesses(settings: Settings) -> Mapping[str, Harness]:
@@ -99,7 +104,10 @@ def _make_harness(path: str) -> Harness:
 
 def providers(settings: Settings, deployment: str) -> Mapping[str, SandboxProvider]:
     """Return every sandbox provider by name. A user's own is called with (settings, deployment)."""
-    makers: dict[str, Callable[[], SandboxProvider]] = {"local": partial(_make_local, settings, deployment)}
+    makers: dict[str, Callable[[], SandboxProvider]] = {
+        "local": partial(_make_local, settings, deployment),
+        "docker": partial(_make_docker, settings, deployment),
+    }
     for name, path in named_paths(settings, "providers").items():
         makers[name] = partial(_make_provider, path, settings, deployment)
     return Registry(makers)
@@ -113,6 +121,18 @@ def _make_local(settings: Settings, deployment: str) -> SandboxProvider:
         root / "sandboxes", deployment, root / "workspaces", homes, settings.listed("workspace_sources")
     )
     return local
+
+
+def _make_docker(settings: Settings, deployment: str) -> SandboxProvider:
+    make = load_attribute(DOCKER_PROVIDER, "sandbox")
+    limits = load_attribute("runtime.sandboxes.hardening:Limits", "sandbox")(
+        network=settings.docker_network,
+        memory_bytes=settings.docker_memory_bytes,
+        cpus=settings.docker_cpus,
+        pids=settings.docker_pids,
+    )
+    docker: SandboxProvider = make(deployment, settings.docker_image, limits, settings.docker_host)
+    return docker
 
 
 def _make_provider(path: str, settings: Settings, deployment: str) -> SandboxProvider:

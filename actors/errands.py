@@ -34,11 +34,12 @@ def hosts(known: Mapping[str, SandboxProvider]) -> frozenset[str]:
     for name in known:
         try:
             provider = known[name]
+            if provider.capabilities.one_host:
+                found.add(provider.host(provider.key("-")))
+        except SandboxUnreachable as error:
+            log.info("provider %s reaches nothing from this node: %s", name, error)
         except OutlastError as error:
             log.warning("provider %s cannot be loaded on this node: %s", name, error)
-            continue
-        if provider.capabilities.one_host:
-            found.add(provider.host(provider.key("-")))
     return frozenset(found)
 
 

@@ -51,6 +51,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     replicas: Annotated[int, Meta(ge=1, le=64, description="Gateway replicas.")] = 2
     sandbox: Annotated[str, Meta(description="Default provider.")] = "local"
     harness: Annotated[str, Meta(description="Default harness.")] = "shell"
+    docker_host: Annotated[
+        str,
+        Meta(
+            pattern=r"^(unix:///|tcp://)",
+            description="Where the Docker engine of the `docker` provider listens; over `tcp://` without TLS.",
+        ),
+    ] = "unix:///var/run/docker.sock"
+    docker_image: Annotated[
+        str, Meta(min_length=1, description="Image of the containers; pulled when the engine does not have it.")
+    ] = "debian:bookworm-slim"
+    docker_network: Annotated[
+        str,
+        Meta(min_length=1, description="Network of the containers, as `docker run --network` takes it; `none`: none."),
+    ] = "none"
+    docker_memory_bytes: Annotated[
+        int, Meta(ge=64 << 20, description="Memory of one container, with what the recorder takes (30 MB).")
+    ] = 2 << 30
+    docker_cpus: Annotated[float, Meta(gt=0, description="CPUs of one container; at most what the engine has.")] = 2.0
+    docker_pids: Annotated[int, Meta(ge=16, description="Processes and OS threads of one container.")] = 512
     warm_workers: Annotated[
         int, Meta(ge=0, le=256, description="Idle Ray workers kept ready for run actors (about 43 MB each).")
     ] = 4

@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from actors.compose import harnesses, named_paths
+from actors.compose import BUILT_IN_PROVIDERS, harnesses, named_paths
 from runtime.errors import DataDirRefused, InputInvalid, PortInUse, RayUnreachable
 from runtime.process import current
 from runtime.settings import Settings
@@ -116,7 +116,7 @@ def _check_settings(settings: Settings) -> None:
     if settings.harness not in known:
         names = ", ".join(sorted(known))
         raise InputInvalid(f"OUTLAST_HARNESS={settings.harness!r}: there are {names}.", code="setting_invalid")
-    if settings.sandbox not in (providers_named := ["local", *named_paths(settings, "providers")]):
+    if settings.sandbox not in (providers_named := [*BUILT_IN_PROVIDERS, *named_paths(settings, "providers")]):
         names = ", ".join(sorted(providers_named))
         raise InputInvalid(f"OUTLAST_SANDBOX={settings.sandbox!r}: there are {names}.", code="setting_invalid")
     for name in known:

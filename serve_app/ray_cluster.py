@@ -101,7 +101,7 @@ class RayInstance:
             "_system_config": {
                 "num_workers_soft_limit": 300,
                 "idle_worker_killing_time_threshold_ms": 600_000_000,
-                "preload_python_modules": preloaded_modules(),
+                "preload_python_modules": preloaded_modules(self.settings.sandbox),
                 # Ray's own is 15: then drivers, shard and gateway wait behind whatever else the machine does.
                 "worker_niceness": 0,
             },

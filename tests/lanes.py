@@ -6,6 +6,7 @@
     http      a whole instance                          node      npm clients against an instance
     hosts     three hosts in namespaces of their own
     postgres  a PostgreSQL server that the test starts; for some tests a whole instance too
+    docker    a Docker engine that the test starts; for some tests a whole instance too
 
 A lane whose need cannot be had on this machine is left out: its tests are skipped, and the summary ends with one line
 that says how to get it. `OUTLAST_TEST_NEED=ray,node` turns that into a failure, so that a CI cannot go green on what it
@@ -68,6 +69,12 @@ def _node() -> str | None:
     return _ray()
 
 
+def _docker() -> str | None:
+    from docker_engine import missing  # noqa: PLC0415 - as for hosts
+
+    return missing() or _ray()
+
+
 def _hosts() -> str | None:
     from lan import missing  # noqa: PLC0415 - of chaos/: this file is also used without it
 
@@ -97,6 +104,12 @@ LANES = {
             may_start_ray=True,
         ),
         Lane("sandbox", _linux_processes, "Linux 5.3 or newer with /proc mounted"),
+        Lane(
+            "docker",
+            _docker,
+            "be root, with Debian's docker.io and busybox-static installed",
+            may_start_ray=True,
+        ),
         Lane("project", _nothing, may_start_ray=True),
         Lane("ray", _ray, "run `make test`, which installs requirements/dev.txt", may_start_ray=True),
         Lane("http", _ray, "run `make test`, which installs requirements/dev.txt", may_start_ray=True),

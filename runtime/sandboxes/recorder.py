@@ -46,12 +46,9 @@ if TYPE_CHECKING:
     Job = dict[str, Any]  # {journal, argv, env, cwd, stdin (base64), maxLogBytes, sandbox (its key)}
 
 MARKER = "AGENT_SANDBOX"
-GRACE_S = 2.0  # P16, as the next two
-DRAIN_S = 5.0
-RETRY_S = 1.0
+GRACE_S, DRAIN_S, RETRY_S = 2.0, 5.0, 1.0  # P16
 KILL_S = 10.0  # what sleeps uninterruptibly outlives SIGKILL; `journalLength` is the bound of what it could print
-PIPE_BYTES = 1 << 20  # what Linux lets anybody ask for (pipe-max-size)
-STDERR_BYTES = 1 << 20
+PIPE_BYTES = STDERR_BYTES = 1 << 20  # what Linux lets anybody ask for (pipe-max-size)
 EXIT_RECORD_BYTES = 512  # runtime/core/launch.py; the golden files hold the two together
 MESSAGE_BYTES = 200  # twice that, if all of it needs a backslash, still fits
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -80,8 +77,7 @@ def descendants(root: int) -> set[Process]:
     found: set[Process] = set()
     queue = children.get(root, [])
     while queue:
-        pid = queue.pop()
-        queue.extend(children.get(pid, []))
+        queue.extend(children.get(pid := queue.pop(), []))
         if stats[pid][2]:
             found.add((pid, stats[pid][1]))
     return found
@@ -134,8 +130,8 @@ def exit_record(kind: str, length: int, code: int | None, signum: int | None, me
     if message is not None:
         message = "".join(c if c.isprintable() else "?" for c in message)
         message = message.encode()[:MESSAGE_BYTES].decode(errors="ignore")
-    record = {"kind": kind, "journalLength": length, "code": code, "signal": signum, "message": message}
-    return to_json(record).ljust(EXIT_RECORD_BYTES - 1) + b"\n"
+    record = to_json({"kind": kind, "journalLength": length, "code": code, "signal": signum, "message": message})
+    return record.ljust(EXIT_RECORD_BYTES - 1) + b"\n"
 
 
 def claim(journal: str) -> int | None:
@@ -165,14 +161,15 @@ def write_exit(files: list[int], record: bytes) -> None:
         time.sleep(RETRY_S)
 
 
-def spawn(job: Job, prctl: Callable[..., int], fds: tuple[int, int, int]) -> int:
+def spawn(job: Job, prctl: Callable[..., int], fds: tuple[int, int, int], enter: Callable[[Any], None]) -> int:
     """Start the agent with `fds` as stdin, stdout and stderr; return its pid. Raises ChildProcessError: it cannot."""
     recorder = os.getpid()
     told, tell = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
         try:
-            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            enter(fds)
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of user would clear it
             if os.getppid() == recorder:
                 become(job, fds)
         except Exception as error:  # noqa: BLE001 - whatever it is, the recorder must hear of it
@@ -214,17 +211,15 @@ class Recorder:
     """One agent and its output, until nothing of either is left."""
 
     def __init__(self, job: Job, files: list[int], prctl: Callable[..., int]) -> None:
-        self.stop = False  # SIGTERM came
-        self.kind = "exited"
+        self.kind, self.stop = "exited", False  # `stop`: SIGTERM came
         self.status: int | None = None  # of the agent's main process, once that has ended
         self.childless = False  # nothing of the agent is left
         self.deadline = 0.0  # first of the grace, then of the drain
         self.length = 0  # bytes in the journal
         self.limit = job["maxLogBytes"]
         self.over = False  # the agent printed more than that
-        self.retry_at = 0.0
         self.journal, _, self.err_file = files
-        self.err_size, self.complaint = 0, b""
+        self.retry_at, self.err_size, self.complaint = 0.0, 0, b""
         self.buffer = memoryview(bytearray(PIPE_BYTES))
         self.pending = self.buffer[:0]  # read, and not yet in the journal
         self.woken, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -234,7 +229,7 @@ class Recorder:
         self.input = memoryview(binascii.a2b_base64(job["stdin"]))
         (stdin, self.stdin), (self.out, stdout), (self.err, stderr) = pipe(), pipe(), pipe()
         os.set_blocking(self.stdin, False)
-        self.pid = spawn(job, prctl, (stdin, stdout, stderr))
+        self.pid = spawn(job, prctl, (stdin, stdout, stderr), self.enter)
         for fd in (stdin, stdout, stderr):
             os.close(fd)
         self.open = {self.woken, self.out, self.err}
@@ -333,13 +328,15 @@ class Recorder:
         """End what is left of the agent; the exit says so, unless its main process had ended by itself."""
         if self.status is None:
             self.kind = "killed" if self.stop else "log_limit"
+        self.childless = bool(end_all(self.left, KILL_S)) or self.childless
 
-        def left() -> set[Process]:
-            self.reap()
-            return set() if self.childless else descendants(os.getpid())
+    def left(self) -> set[Process]:
+        """Return what is left of the agent."""
+        self.reap()
+        return set() if self.childless else descendants(os.getpid())
 
-        if end_all(left, KILL_S):
-            self.childless = True
+    def enter(self, fds: tuple[int, int, int]) -> None:
+        """Become the agent's user, in the agent's process: here it is ours."""
 
 
 def reply(text: str) -> None:
@@ -351,7 +348,7 @@ def reply(text: str) -> None:
         os.dup2(null, fd)
 
 
-def run(job: Job) -> None:
+def run(job: Job, kind: type[Recorder] = Recorder) -> None:
     """Launch and record one agent: the numbered steps above."""
     journal = job["journal"]
     try:
@@ -369,16 +366,14 @@ def run(job: Job) -> None:
     prctl = ctypes.CDLL(None).prctl
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     try:
-        record = Recorder(job, files, prctl).record()
+        record = kind(job, files, prctl).record()
     except ChildProcessError as error:
         record = exit_record("spawn_failed", 0, None, None, str(error))
     write_exit(files, record)
 
 
-def main() -> NoReturn:
-    """Detach, read the job, run it."""
-    if os.fork():
-        os._exit(0)
+def detach() -> None:
+    """Leave whoever started us: session, folder, descriptors, signals and priority."""
     os.setsid()
     os.closerange(3, 1 << 20)
     os.chdir("/")
@@ -390,6 +385,13 @@ def main() -> NoReturn:
         file.write("0")
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, 0)
+
+
+def main() -> NoReturn:
+    """Detach, read the job, run it."""
+    if os.fork():
+        os._exit(0)
+    detach()
     run(json.loads(sys.stdin.buffer.read()))  # raises if who started us ended in the middle of a sentence
     os._exit(0)
 

@@ -171,6 +171,9 @@ def codex(_: Settings) -> Check:
 
 def sandbox(settings: Settings) -> Check:
     """Say what the default provider does not promise."""
+    if settings.sandbox == "docker":
+        loosened = "" if settings.docker_network == "none" else f"; its network is {settings.docker_network}"
+        return Check("sandbox", True, f"docker isolates the agent, in a container of {settings.docker_image}{loosened}")
     if settings.sandbox != "local":
         return Check("sandbox", True, f"{settings.sandbox}")
     return Check(
@@ -178,6 +181,14 @@ def sandbox(settings: Settings) -> Check:
         True,
         "local does not isolate the agent (isolated_agent is false): it runs as you do, and can do all that you can",
     )
+
+
+def docker(settings: Settings) -> Check:
+    """Check the engine of the docker provider: whether it answers, has the image, and room. Only if that is chosen."""
+    if settings.sandbox != "docker":
+        return Check("docker", True, "not looked at: only OUTLAST_SANDBOX=docker needs it")
+    survey = importlib.import_module("runtime.sandboxes.docker_survey")
+    return Check("docker", *survey.examine(settings.docker_host, settings.docker_image))
 
 
 CHECKS: tuple[Callable[[Settings], Check], ...] = (
@@ -193,4 +204,5 @@ CHECKS: tuple[Callable[[Settings], Check], ...] = (
     claude,
     codex,
     sandbox,
+    docker,
 )

@@ -1,0 +1,319 @@
+"""Answers a driver from inside a container, as its root: launch, follow, exit, kill (P15, P16).
+
+Chunk path 2/6 where the agent is in a container. Before: `recorder.py` writes the journal. After: `container_line.py`
+reads what is sent here.
+
+One process for one connection, which it does not outlive: at the end of its stdin it ends, whatever it is at. A request
+is a line of JSON, `{"op": ...}` and what that needs; an answer is a line of JSON, followed by as many bytes as its
+`bytes` says. Only `follow` has more than one: pieces of the journal, the last one with the `exit`. An answer with
+`error` says what could not be done.
+
+Like the recorder it is of little more than the core of the standard library, for its start is part of a run's first
+byte, and like `recording.py` it decides `lost`: who finds the recorder's lock free takes it, and keeps it to its end.
+"""
+
+# ruff: noqa: PTH101, PTH110, PTH116, PTH123
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import select
+import signal
+import sys
+import time
+from contextlib import suppress
+
+from runtime.sandboxes import recorder
+from runtime.sandboxes.isolated import IsolatedRecorder, end_agents
+from runtime.sandboxes.recorder import read_stat, to_json
+
+TYPE_CHECKING = False  # as in `recorder.py`
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+    Facts = dict[str, Any]
+
+JOURNAL_FOLDER = "/.outlast/journal"
+JOURNAL = f"{JOURNAL_FOLDER}/journal"
+HOME = "/home/agent"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # where the image names none
+PIECE_BYTES = 64 << 10
+LOOK_S = 1.0  # for what inotify and the recorder's pidfd cannot say
+POLL_S = 0.02  # where there is no inotify
+IN_MODIFY = 0x2
+RUNNING = b'{"state":"running"}'
+
+
+class Connection:
+    """Requests and answers."""
+
+    def __init__(self) -> None:
+        self._heard = b""
+        os.set_blocking(1, False)
+
+    def request(self) -> Facts:
+        """Wait for the next request, and return it. At the end of the connection the process ends."""
+        while b"\n" not in self._heard:
+            self.hear()
+        line, _, self._heard = self._heard.partition(b"\n")
+        facts: Facts = json.loads(line)
+        return facts
+
+    def hear(self) -> None:
+        """Take what has come. At the end of the connection the process ends."""
+        data = os.read(0, 1 << 20)
+        if not data:
+            os._exit(0)
+        self._heard += data
+
+    def answer(self, data: bytes = b"", **facts: Any) -> None:
+        """Send one answer."""
+        left = memoryview(to_json({**facts, "bytes": len(data)}) + b"\n" + data)
+        while left:
+            heard, free, _ = select.select([0], [1], [])
+            if heard:
+                self.hear()
+            if free:
+                with suppress(BlockingIOError):
+                    left = left[os.write(1, left) :]
+
+
+class Journal:
+    """The files of the recording, and its lock."""
+
+    def __init__(self) -> None:
+        self._lock = -1
+        self._ours = False
+
+    def launch(self) -> Facts | None:
+        """Return the launch record; None if nothing was launched."""
+        if self._lock < 0:
+            try:
+                self._lock = os.open(f"{JOURNAL}.launch", os.O_RDWR | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return None
+        record: Facts = json.loads(os.pread(self._lock, 4096, 0))
+        return record
+
+    def take(self) -> bool:
+        """Take the recorder's lock if it is free; return whether it is ours."""
+        if not self._ours:
+            with suppress(BlockingIOError):
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._ours = True
+        return self._ours
+
+    def made(self) -> bool:
+        """Return whether journal and exit file are there."""
+        return os.path.exists(JOURNAL) and os.path.exists(f"{JOURNAL}.exit")
+
+    def exit(self) -> Facts | None:
+        """Return the exit, None while the agent lives. Decides `lost` (P15)."""
+        exit = self._recorded()
+        if exit is None and self.launch() is not None and self.take():
+            exit = self._recorded() or self._lose()
+        return exit
+
+    def _recorded(self) -> Facts | None:
+        try:
+            with open(f"{JOURNAL}.exit", "rb") as file:
+                text = file.read().strip()
+        except FileNotFoundError:
+            return None
+        with suppress(ValueError):
+            record: Facts = json.loads(text or RUNNING)
+            return record if "kind" in record else None
+        return None
+
+    def _lose(self) -> Facts:
+        end_agents()
+        size = os.stat(JOURNAL).st_size if os.path.exists(JOURNAL) else 0
+        record = recorder.exit_record("lost", size, None, None, None)
+        with suppress(OSError):  # we keep the lock, so nobody can come to another answer
+            fd = os.open(f"{JOURNAL}.exit", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            os.pwrite(fd, record, 0)
+            os.fsync(fd)
+            os.close(fd)
+        lost: Facts = json.loads(record)
+        return lost
+
+
+class Attendant:
+    """Does what one connection asks for."""
+
+    def __init__(self) -> None:
+        self._connection = Connection()
+        self._journal = Journal()
+
+    def serve(self) -> NoReturn:
+        """Answer until the connection ends."""
+        ops = {
+            "launched": self.launched,
+            "launch": self.launch,
+            "follow": self.follow,
+            "read": self.read,
+            "exit": self.exit,
+            "stderr": self.stderr,
+            "kill": self.kill,
+        }
+        while True:
+            request = self._connection.request()
+            try:
+                ops[request["op"]](request)
+            except OSError as error:
+                self._connection.answer(error=str(error))
+
+    def launched(self, _: Facts) -> None:
+        """Say what tells this journal from others: which process recorded it; null if nothing was launched."""
+        launch = self._journal.launch()
+        self._connection.answer(journal=launch and f"{launch['bootId']}/{launch['pid']}/{launch['pidStartedAt']}")
+
+    def launch(self, request: Facts) -> None:
+        """Fork a recorder, and say what it says. `absent` cannot be: a container has its journal's volume."""
+        os.chmod(JOURNAL_FOLDER, 0o700)
+        job = request["job"]
+        job["journal"] = JOURNAL
+        job["env"] = {"PATH": os.environ.get("PATH", PATH), "HOME": HOME, **job["env"]}
+        reply, told = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            record(job, told)
+        os.close(told)
+        with open(reply, "rb") as file:
+            said = file.read()
+        os.waitpid(pid, 0)
+        while self._journal.launch() is not None and not self._journal.made() and not self._journal.take():
+            time.sleep(POLL_S / 4)  # whoever was first is between its first and its second step
+        launched = self._journal.launch() is not None
+        self._connection.answer(said="launched" if launched else said.decode(errors="replace"))
+
+    def follow(self, request: Facts) -> None:
+        """Send the journal from `start` to its end."""
+        position = request["start"]
+        with Watch(self._journal, self._connection) as watch:
+            exit = self._journal.exit()
+            while True:
+                size = PIECE_BYTES if exit is None else min(PIECE_BYTES, exit["journalLength"] - position)
+                if size > 0 and (piece := watch.read(size, position)):
+                    position += len(piece)
+                    self._connection.answer(piece)
+                elif exit is None:
+                    exit = self._journal.exit()
+                    if exit is None:
+                        watch.wait()
+                elif size > 0:
+                    raise OSError(f"it ends at {position}, its record says {exit['journalLength']}")
+                else:
+                    self._connection.answer(exit=exit)
+                    return
+
+    def read(self, request: Facts) -> None:
+        """Send a stretch of the journal."""
+        fd = os.open(JOURNAL, os.O_RDONLY)
+        try:
+            self._connection.answer(os.pread(fd, request["size"], request["start"]))
+        finally:
+            os.close(fd)
+
+    def exit(self, _: Facts) -> None:
+        """Say how the agent ended."""
+        self._connection.answer(exit=self._journal.exit())
+
+    def stderr(self, request: Facts) -> None:
+        """Send the end of the agent's stderr."""
+        data = b""
+        with suppress(FileNotFoundError), open(f"{JOURNAL}.err", "rb") as file:
+            data = file.read()  # bounded by the recorder
+        self._connection.answer(data[max(0, len(data) - request["size"]) :])
+
+    def kill(self, request: Facts) -> None:
+        """Have the recorder end the agent and record that; if it does not, end both. Say how many are left."""
+        launch = self._journal.launch()
+        stat = launch and read_stat(launch["pid"])
+        if launch and stat and stat[1] == launch["pidStartedAt"]:
+            os.kill(launch["pid"], signal.SIGTERM)
+            patience = time.monotonic() + request["patienceS"]
+            while self._journal.exit() is None and time.monotonic() < patience:
+                time.sleep(POLL_S / 4)
+            if self._journal.exit() is None:
+                os.kill(launch["pid"], signal.SIGKILL)
+        left = end_agents()
+        self._connection.answer(left=len(left), exit=self._journal.exit() if launch else None)
+
+
+class Watch:
+    """Wakes its one waiter when the journal or the exit file was written, or the recorder ended."""
+
+    def __init__(self, journal: Journal, connection: Connection) -> None:
+        self._connection = connection
+        self._look_s = LOOK_S
+        launch = journal.launch()
+        if launch is None:
+            raise FileNotFoundError("nothing was launched")
+        while not journal.made() and not journal.take():
+            time.sleep(POLL_S / 4)
+        self._fd = os.open(JOURNAL, os.O_RDONLY) if os.path.exists(JOURNAL) else -1
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._inotify: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        for name in (JOURNAL, f"{JOURNAL}.exit"):
+            if self._inotify < 0 or libc.inotify_add_watch(self._inotify, name.encode(), IN_MODIFY) < 0:
+                self._look_s = POLL_S
+        self._pidfd = -1
+        with suppress(OSError):  # gone, or not allowed here: the look each second sees it
+            self._pidfd = os.pidfd_open(launch["pid"])
+
+    def __enter__(self) -> Watch:  # noqa: PYI034 - `typing` takes 3 ms
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for fd in (self._fd, self._inotify, self._pidfd):
+            if fd >= 0:
+                os.close(fd)
+
+    def read(self, size: int, position: int) -> bytes:
+        """Return what is there."""
+        return os.pread(self._fd, size, position) if self._fd >= 0 else b""
+
+    def wait(self) -> None:
+        """Return when there may be something new. At the end of the connection the process ends."""
+        ready, _, _ = select.select([0, *(fd for fd in (self._inotify, self._pidfd) if fd >= 0)], [], [], self._look_s)
+        if 0 in ready:
+            self._connection.hear()
+        if self._inotify in ready:
+            with suppress(BlockingIOError):
+                os.read(self._inotify, 4096)
+        if self._pidfd in ready:
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+
+def record(job: Facts, told: int) -> NoReturn:
+    """Become the recorder, in a process of its own that nobody waits for."""
+    if os.fork():
+        os._exit(0)
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd, source in enumerate((null, told, null)):
+        os.dup2(source, fd)
+    try:
+        recorder.detach()
+        recorder.run(job, IsolatedRecorder)
+    finally:
+        os._exit(0)
+
+
+def main() -> NoReturn:
+    """Serve the connection that stdin and stdout are."""
+    try:
+        Attendant().serve()
+    except BrokenPipeError:
+        os._exit(0)
+    except Exception as error:  # noqa: BLE001 - whoever is connected reads it
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        sys.stderr.flush()
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""A connection to a program in a container, whose requests and answers are those of `attendant.py`.
+
+Chunk path 2/6 where the agent is in a container, the outer half. Before: `attendant.py` sends the journal. After: the
+driver cuts what is yielded into lines.
+
+The engine passes on what the program writes in frames that say whether it was stdout or stderr. Its end says nothing
+about the program or its run, only that this connection is over (P17): an engine that restarts ends them all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from contextlib import suppress
+from typing import Any
+
+FRAME_HEAD = 8
+STDOUT, STDERR = b"\1\0\0\0", b"\2\0\0\0"
+COMPLAINT_BYTES = 2000
+RECEIVE_BYTES = 128 << 10
+
+
+class LineLost(Exception):
+    """The connection is over; the message is the last that the program or the engine complained of."""
+
+
+class Line:
+    """One connection. `raw` is what `Engine.attach` returned."""
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+        self._socket: socket.socket = getattr(raw, "_sock", raw)
+        self._socket.setblocking(False)
+        self._frames = bytearray()
+        self._text = bytearray()
+        self._complaint = b""
+
+    def close(self) -> None:
+        """End the connection, and with it the program."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        for one in (getattr(self._raw, "_response", None), self._raw, self._socket):
+            if one is not None:
+                one.close()
+
+    async def ask(self, op: str, **facts: Any) -> None:
+        """Send a request. Raises LineLost."""
+        await self.send(json.dumps({"op": op, **facts}).encode() + b"\n")
+
+    async def send(self, data: bytes) -> None:
+        """Send bytes. Raises LineLost."""
+        try:
+            await asyncio.get_running_loop().sock_sendall(self._socket, data)
+        except OSError as error:
+            raise LineLost(str(error)) from error
+
+    async def answer(self) -> tuple[dict[str, Any], bytes]:
+        """Return the next answer: its facts and its bytes. Raises LineLost."""
+        while (end := self._text.find(b"\n")) < 0:
+            await self._receive()
+        facts: dict[str, Any] = json.loads(self._text[:end])
+        size = int(facts["bytes"])
+        while len(self._text) - end - 1 < size:
+            await self._receive()
+        data = bytes(self._text[end + 1 : end + 1 + size])
+        del self._text[: end + 1 + size]
+        return facts, data
+
+    async def _receive(self) -> None:
+        """Take the next frame of stdout."""
+        while True:
+            head = await self._exactly(FRAME_HEAD)
+            if head[:4] not in (STDOUT, STDERR):  # the engine's own words: the program could not be started
+                raise LineLost((head + bytes(self._frames)).decode(errors="replace").strip())
+            data = await self._exactly(int.from_bytes(head[4:], "big"))
+            if head[:4] == STDOUT:
+                self._text += data
+                return
+            self._complaint = (self._complaint + data)[-COMPLAINT_BYTES:]
+
+    async def _exactly(self, size: int) -> bytes:
+        while len(self._frames) < size:
+            try:
+                received = await asyncio.get_running_loop().sock_recv(self._socket, RECEIVE_BYTES)
+            except OSError as error:
+                raise LineLost(str(error)) from error
+            if not received:
+                raise LineLost(self._complaint.decode(errors="replace").strip() or "the connection has ended")
+            self._frames += received
+        data = bytes(self._frames[:size])
+        del self._frames[:size]
+        return data
