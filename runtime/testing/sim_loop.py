@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine
-from contextvars import Context, ContextVar, copy_context
+from collections.abc import Callable, Coroutine
+from contextvars import Context, copy_context
+from heapq import heappop, heappush
 from typing import Any, TypeVar
 
-T = TypeVar("T")
+from runtime.testing.sim_turns import PROCESS, Ready, Timer, Turn
 
-_PROCESS: ContextVar[str] = ContextVar("sim_process", default="")
+T = TypeVar("T")
 
 # Callbacks in one schedule: a loop that spins without time passing is a bug, not a slow test.
 MAX_CALLBACKS = 5_000_000
@@ -33,35 +34,99 @@ class Stuck(Exception):
 
 
 class SimLoop(asyncio.BaseEventLoop):
-    """The loop; `rng` makes every choice. Also the `Clock` of everything that runs on it."""
+    """The loop; `rng` makes every choice. Also the `Clock` of everything that runs on it.
+
+    Tasks, futures and endings are BaseEventLoop's. Its way round is not: nothing here waits for I/O or is called from
+    another thread, and a history is little else than ten thousand callbacks."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__()
         self.rng = rng
-        self.unhandled: list[dict[str, Any]] = []
+        self._unhandled: list[dict[str, Any]] = []
         self._now = 0.0
-        self._selector = self  # BaseEventLoop asks it to wait for I/O: there is none
-        self._ready: _Ready = _Ready(self)
-        self.set_exception_handler(lambda _loop, context: self.unhandled.append(context))
+        self._timers: list[Timer] = []
+        self._ready: Ready = Ready(rng)
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._sift_at = 100
+        self.set_exception_handler(lambda _loop, context: self._unhandled.append(context))
 
-    # --- what BaseEventLoop needs ---
+    # --- what BaseEventLoop has too ---
 
     def time(self) -> float:
         """Return virtual seconds."""
         return self._now
 
-    def select(self, timeout: float | None) -> list[Any]:
-        """Let time pass to the next timer. Raises Stuck if there is none."""
-        if timeout is None:
+    def call_soon(  # type: ignore[override]  # what it returns can be cancelled: nobody asks for more
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> Turn:
+        """Run `callback` before time passes."""
+        turn = Turn(callback, args, copy_context() if context is None else context)
+        self._ready.put(turn)
+        return turn
+
+    def call_soon_threadsafe(  # type: ignore[override]  # see call_soon
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> Turn:
+        """Do as `call_soon` does: there are no threads."""
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(  # type: ignore[override]  # see call_soon
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> Timer:
+        """Run `callback` in `delay` seconds."""
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]  # see call_soon
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> Timer:
+        """Run `callback` at a virtual second."""
+        timer = Timer(when)
+        timer.callback = callback
+        timer.args = args
+        timer.context = copy_context() if context is None else context
+        timer.cancelled = False
+        heappush(self._timers, timer)
+        return timer
+
+    def _run_once(self) -> None:
+        """Go round until somebody stops the loop. Raises Stuck."""
+        ready, turns = self._ready, self._ready.turns
+        ran = 0
+        while not self._stopping:  # type: ignore[attr-defined]  # BaseEventLoop's, by `stop`
+            if not turns:
+                self._pass_time()
+            self._take_due()
+            for _ in range(len(turns)):
+                if not turns:
+                    break  # a callback of this round held or killed the process of the others
+                turn = ready.take()
+                ran += 1
+                if not turn.cancelled:
+                    self._run(turn)
+            if ran > MAX_CALLBACKS:
+                raise Stuck(f"{MAX_CALLBACKS} callbacks ran: something spins")
+
+    def _run(self, turn: Turn | Timer) -> None:
+        try:
+            turn.context.run(turn.callback, *turn.args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - as every event loop does
+            self.call_exception_handler({"message": f"{turn.callback!r} raised", "exception": error})
+
+    def _pass_time(self) -> None:
+        """Let time pass to the next timer."""
+        timers = self._timers
+        while timers and timers[0].cancelled:
+            heappop(timers)
+        if not timers:
             raise Stuck(f"at {self._now:.3f} s nothing can happen any more")
-        self._now += timeout
-        return []
+        self._now = max(self._now, float(timers[0]))
 
-    def _process_events(self, event_list: list[Any]) -> None:
-        pass
-
-    def _write_to_self(self) -> None:
-        pass
+    def _take_due(self) -> None:
+        timers, ready, now = self._timers, self._ready, self._now
+        while timers and timers[0] <= now:
+            ready.put(heappop(timers))
 
     # --- Clock ---
 
@@ -75,22 +140,31 @@ class SimLoop(asyncio.BaseEventLoop):
 
     # --- processes ---
 
-    def spawn(self, process: str, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run `work` as (a part of) `process`; everything it starts belongs to it too."""
-        context = copy_context()
-        context.run(_PROCESS.set, process)
-        task = self.create_task(work, context=context)
-        self._ready.tasks.append(task)  # a loop holds its tasks weakly
-        return task
-
     def start(self, process: str, work: Coroutine[Any, Any, Any]) -> None:
-        """Do as `spawn` does, for work that nobody waits for; what it raises lands in `unhandled`."""
-        self.spawn(process, work).add_done_callback(self._ended, context=Context())
+        """Run `work` as (a part of) `process`; everything it starts belongs to it too.
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            name = getattr(task.get_coro(), "__qualname__", "a task")
-            self.unhandled.append({"message": f"{name} raised", "exception": error})
+        Nobody waits for it: what it raises is `unhandled`."""
+        context = copy_context()
+        context.run(PROCESS.set, process)
+        self._tasks.append(self.create_task(work, context=context))  # a loop holds its tasks weakly
+        if len(self._tasks) > self._sift_at:
+            self._sift()
+
+    @property
+    def unhandled(self) -> list[dict[str, Any]]:
+        """Return what was raised so far and nobody was there to handle."""
+        self._sift()
+        return self._unhandled
+
+    def _sift(self) -> None:
+        """Let go of the tasks that have ended."""
+        ended = [task for task in self._tasks if task.done()]
+        self._tasks = [task for task in self._tasks if not task.done()]
+        self._sift_at = 2 * len(self._tasks) + 100
+        for task in ended:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                name = getattr(task.get_coro(), "__qualname__", "a task")
+                self._unhandled.append({"message": f"{name} raised", "exception": error})
 
     def hold(self, process: str) -> None:
         """Stop a process between two callbacks."""
@@ -111,6 +185,11 @@ class SimLoop(asyncio.BaseEventLoop):
     def runs(self, process: str) -> bool:
         """Return whether the process is neither killed nor held."""
         return process not in self._ready.dead and process not in self._ready.held
+
+    @property
+    def holding(self) -> bool:
+        """Return whether a process is held."""
+        return bool(self._ready.held)
 
     # --- a whole run ---
 
@@ -133,73 +212,6 @@ class SimLoop(asyncio.BaseEventLoop):
             self.run_until_complete(asyncio.wait(left, timeout=1.0))
             left = {task for task in asyncio.all_tasks(self) if not task.done()}
         self.run_until_complete(self.shutdown_asyncgens())
-
-
-class _Ready:
-    """Stands in for BaseEventLoop's deque of ready handles: `popleft` takes any of them."""
-
-    def __init__(self, loop: SimLoop) -> None:
-        self.held: dict[str, list[asyncio.Handle]] = {}
-        self.dead: dict[str, list[asyncio.Handle]] = {}
-        self.tasks: list[asyncio.Task[Any]] = []
-        self.count = 0
-        self._random = loop.rng.random
-        self._items: list[asyncio.Handle] = []
-        self._nothing = asyncio.Handle(print, (), loop)
-        self._nothing.cancel()
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def append(self, handle: asyncio.Handle) -> None:
-        context: Context = handle._context  # type: ignore[attr-defined]  # noqa: SLF001 - who a callback belongs to
-        process = context.get(_PROCESS, "")
-        if self.dead and process in self.dead:
-            self.dead[process].append(handle)
-        elif self.held and process in self.held:
-            self.held[process].append(handle)
-        else:
-            self._items.append(handle)
-
-    def popleft(self) -> asyncio.Handle:
-        self.count += 1
-        if self.count > MAX_CALLBACKS:
-            raise Stuck(f"{MAX_CALLBACKS} callbacks ran: something spins")
-        items = self._items
-        if not items:
-            return self._nothing  # a callback of this round held or killed the process of the others
-        at = int(self._random() * len(items))
-        items[at], items[-1] = items[-1], items[at]
-        return items.pop()
-
-    def clear(self) -> None:
-        self._items.clear()
-
-    def hold(self, process: str) -> None:
-        if process not in self.dead and process not in self.held:
-            self.held[process] = []
-            self._sort_anew()
-
-    def resume(self, process: str) -> None:
-        self._items.extend(self.held.pop(process, []))
-
-    def kill(self, process: str) -> None:
-        if process not in self.dead:
-            self.dead[process] = self.held.pop(process, [])
-            self._sort_anew()
-
-    def revive(self) -> None:
-        everything = [*self.held.values(), *self.dead.values()]
-        self.held.clear()
-        self.dead.clear()
-        self.count = 0
-        for handles in everything:
-            self._items.extend(handles)
-
-    def _sort_anew(self) -> None:
-        items, self._items = self._items, []
-        for handle in items:
-            self.append(handle)
 
 
 async def elapse(seconds: float) -> None:

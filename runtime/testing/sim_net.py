@@ -77,6 +77,7 @@ class Net:
 
     def __init__(self, loop: SimLoop) -> None:
         self.weather = NetWeather()
+        self.late = 0  # requests that will arrive a second time
         self._loop = loop
         self._random = loop.rng.random
 
@@ -84,31 +85,32 @@ class Net:
         """Run `work` in `server` and return its value. Raises NoAnswer, or the OutlastError that it raises."""
         reply: asyncio.Future[T] = self._loop.create_future()
         server.callers[reply] = None
-        self._loop.start("", self._carry(server, work, reply))
+        self._send(self._arrive, server, work, reply)
+        timer = self._loop.call_later(timeout_s, fail, reply, NoAnswer(died=False))
         try:
-            async with asyncio.timeout(timeout_s):
-                return await reply
-        except TimeoutError:
-            raise NoAnswer(died=False) from None
+            return await reply
         finally:
+            timer.cancel()
             del server.callers[reply]
 
-    async def _carry(
-        self, server: Process, work: Callable[[], Coroutine[Any, Any, T]], reply: asyncio.Future[T]
-    ) -> None:
-        await self.way()
+    def _send(self, tell: Callable[..., None], *what: Any) -> None:
+        """Let a message go one way: it belongs to no process any more, and arrives whatever becomes of its sender."""
+        self._loop.call_later(self._way_s(), tell, *what, context=Context())
+
+    def _arrive(self, server: Process, work: Callable[[], Coroutine[Any, Any, T]], reply: asyncio.Future[T]) -> None:
         weather = self.weather
         if self._random() < weather.lose:
-            await self._notice(reply)
+            self._notice(reply)
         elif not server.alive:
             fail(reply, NoAnswer(died=True))
         else:
             if self._random() < weather.repeat:
-                self._loop.start("", self._carry_again(server, work))
+                self.late += 1
+                self._loop.call_later(REPEATED_WITHIN_S * self._random(), self._arrive_again, server, work)
             server.start(self._serve(work, reply, lost=self._random() < weather.mute))
 
-    async def _carry_again(self, server: Process, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        await asyncio.sleep(REPEATED_WITHIN_S * self._random())
+    def _arrive_again(self, server: Process, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        self.late -= 1
         nobody: asyncio.Future[Any] = self._loop.create_future()
         if server.alive:
             server.start(self._serve(work, nobody, lost=False))
@@ -117,27 +119,23 @@ class Net:
         try:
             value = await work()
         except OutlastError as error:
-            self._loop.start("", self._bring(fail, reply, error))
+            self._send(fail, reply, error)
             return
         if lost:
-            self._loop.start("", self._notice(reply))
+            self._send(self._notice, reply)
         else:
-            self._loop.start("", self._bring(answer, reply, value))
+            self._send(answer, reply, value)
 
-    async def _bring(
-        self, tell: Callable[[asyncio.Future[Any], Any], None], reply: asyncio.Future[Any], what: Any
-    ) -> None:
-        await self.way()
-        tell(reply, what)
-
-    async def _notice(self, reply: asyncio.Future[Any]) -> None:
+    def _notice(self, reply: asyncio.Future[Any]) -> None:
         """Let a caller find out, after a while, that there will be no answer."""
-        await asyncio.sleep(2.0 * self._random() ** 2)
-        fail(reply, NoAnswer(died=False))
+        self._loop.call_later(2.0 * self._random() ** 2, fail, reply, NoAnswer(died=False), context=Context())
 
     async def way(self) -> None:
         """Go one way."""
-        await asyncio.sleep(self.weather.slow_s * self._random() ** 3)
+        await asyncio.sleep(self._way_s())
+
+    def _way_s(self) -> float:
+        return self.weather.slow_s * self._random() ** 3
 
 
 def answer(reply: asyncio.Future[T], value: T) -> None:

@@ -104,6 +104,7 @@ class World:
         self.ended: Callable[[str], None] = lambda _run_id: None  # told of each agent that exits by itself
         self._rng = random.Random(loop.rng.random())
         self._scripts = scripts
+        self.late = 0  # requests that will land a second time
         self._made = 0
 
     # --- deeds ---
@@ -200,11 +201,18 @@ class World:
             raise SandboxUnreachable("simulated: the request was lost")
         if rng.random() < weather.repeat:
             self.loop.start("", self._later(deed))
-        answer = await asyncio.shield(self.loop.spawn("", deed()))
+        done: asyncio.Future[T] = self.loop.create_future()
+        self.loop.start("", self._do(deed, done))
+        answer = await done
         await self.way()
         if fate < weather.lose:
             raise SandboxUnreachable("simulated: the answer was lost")
         return answer
+
+    async def _do(self, deed: Callable[[], Coroutine[Any, Any, T]], done: asyncio.Future[T]) -> None:
+        answer = await deed()
+        if not done.done():
+            done.set_result(answer)
 
     async def way(self) -> None:
         """Go one way. Raises SandboxUnreachable while the host is."""
@@ -214,7 +222,9 @@ class World:
             raise SandboxUnreachable("simulated: the host does not answer")
 
     async def _later(self, deed: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        self.late += 1
         await self._a_while(10.0)
+        self.late -= 1
         await deed()
 
     async def _a_while(self, most_s: float) -> None:

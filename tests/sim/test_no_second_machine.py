@@ -24,8 +24,8 @@ ANSWERS = {
     "IllegalMove", "Joined", "LogFull", "MustAbort", "NotClaimable", "SeqConflict", "Superseded", "SupervisorOpened",
     "SupervisorStale", "ThreadBusy", "UnknownRun",
 }  # fmt: skip
-# Functions that other protocols want so: a translator's last word, and what stands in for a deque of callbacks.
-ALLOWED = {("sim_agent.py", "finish"), ("sim_loop.py", "append")}
+# Functions that other protocols want so: a translator's last word.
+ALLOWED = {("sim_agent.py", "finish")}
 # And what only the production engine and its stores do with records.
 WRITES = {"with_", "Head", "FinishMark", "Claim", "Transaction", "Tables"}
 
