@@ -28,7 +28,7 @@ from runtime.core.ops import Op, Outcome
 from runtime.errors import ShardSuperseded, StoreRefused, StoreUnavailable
 from runtime.stores import postgres_schema as sql
 from runtime.stores.defect import unstorable
-from runtime.stores.postgres_connection import Address, Session, of_the_operation, usable
+from runtime.stores.postgres_connection import Address, Session, of_the_operation
 from runtime.stores.postgres_function import CALL
 from runtime.stores.postgres_memory import Memory
 from runtime.stores.postgres_reading import PostgresReading
@@ -40,12 +40,13 @@ TURNS = 10
 
 
 class PostgresStore(PostgresReading):
-    """A Store in the database at `url`, which `create_store` made.
+    """A Store in the database at a URL or address, which `create_store` made.
 
     Raises StoreRefused for another deployment, shard count or schema; StoreUnavailable; InputInvalid for the URL."""
 
-    def __init__(self, url: str, *, shards: int, deployment_id: str | None = None) -> None:
-        super().__init__(Address(url), shards=shards, deployment_id=deployment_id)
+    def __init__(self, place: str | Address, *, shards: int, deployment_id: str | None = None) -> None:
+        address = Address(place) if isinstance(place, str) else place
+        super().__init__(address, shards=shards, deployment_id=deployment_id)
         self._write_lock = Lock()
         self._writer: Session | None = None
         self._name = ""  # of this incarnation's sessions, once the shard is open
@@ -113,9 +114,8 @@ class PostgresStore(PostgresReading):
             session = self._writing()
             view = PostgresView(session, self._memory, fresh=turn > 0)
             outcomes = _decide_all(view, ops, now_ms)
-            arguments = {**view.parameters(), "p_shard": shard, "p_epoch": shard_epoch}
             try:
-                epoch, written = _only(session.execute(CALL, arguments))
+                epoch, written = self._write(session, view, shard, shard_epoch, ops, outcomes)
             except psycopg.Error as error:
                 # Another shard may have taken the same thread at the same moment; twice, and it is a defect.
                 if _met_another(error) and not (failed is not None and of_the_operation(failed)):
@@ -132,6 +132,19 @@ class PostgresStore(PostgresReading):
                 return outcomes
         raise StoreUnavailable(f"Others write the same runs at {self.address}; nothing was written. Try again.")
 
+    def _write(
+        self,
+        session: Session,
+        view: PostgresView,
+        shard: int,
+        shard_epoch: int,
+        ops: Sequence[Op],  # noqa: ARG002 - for whoever watches this step, as the simulator does
+        outcomes: Sequence[Outcome],  # noqa: ARG002 - the same
+    ) -> tuple[int, bool]:
+        """Return the shard's epoch, and whether the group was written. Raises psycopg.Error."""
+        epoch, written = _only(session.execute(CALL, {**view.parameters(), "p_shard": shard, "p_epoch": shard_epoch}))
+        return epoch, written
+
     def _singly(
         self, shard: int, shard_epoch: int, ops: Sequence[Op], now_ms: int, error: psycopg.Error
     ) -> list[Outcome]:
@@ -145,7 +158,7 @@ class PostgresStore(PostgresReading):
     def _writing(self) -> Session:
         if self._closed:
             raise StoreUnavailable(f"The store at {self.address} was closed by this process.")
-        if self._writer is not None and usable(self._writer):
+        if self._writer is not None and self._writer.usable():
             return self._writer
         self._drop_writer()
         session = self.address.connect(self._name or "outlast writer")

@@ -55,6 +55,14 @@ class Session(psycopg.Connection[TupleRow]):
             self.close()
             raise psycopg.OperationalError(f"no answer within {self.patience_s:g} s") from None
 
+    def usable(self) -> bool:
+        """Return whether it still stands, idle: one that was ended has its end lying there to be read."""
+        if self.closed:
+            return False
+        poll = select.poll()
+        poll.register(self.pgconn.socket, select.POLLIN)
+        return not poll.poll(_TERMINATED)
+
 
 class Address:
     """Where the store is, from a URL. `str` of it is for people and holds no password."""
@@ -123,12 +131,3 @@ def of_the_operation(error: psycopg.Error) -> bool:
     if error.sqlstate is None:
         return isinstance(error, psycopg.DataError)  # psycopg's own: a value without a form
     return error.sqlstate.startswith(_OF_THE_OPERATION)
-
-
-def usable(session: Session) -> bool:
-    """Return whether an idle session still stands: one that was ended has its end lying there to be read."""
-    if session.closed:
-        return False
-    poll = select.poll()
-    poll.register(session.pgconn.socket, select.POLLIN)
-    return not poll.poll(_TERMINATED)

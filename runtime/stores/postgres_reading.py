@@ -23,7 +23,7 @@ from runtime.ports import RunPage, RunQuery
 from runtime.stores import postgres_schema as sql
 from runtime.stores.codec import decode_head, decode_spec
 from runtime.stores.paging import decode_cursor, encode_cursor, page_limit
-from runtime.stores.postgres_connection import PATIENCE_S, Address, Session, usable
+from runtime.stores.postgres_connection import PATIENCE_S, Address, Session
 from runtime.stores.postgres_durability import server_facts
 from runtime.stores.postgres_setup import Meta, check_meta
 from runtime.stores.postgres_view import batch_of
@@ -151,7 +151,7 @@ class PostgresReading:
     def _take(self) -> Session:
         while self._idle:
             session = self._idle.pop()
-            if usable(session):
+            if session.usable():
                 return session
             session.close()
         session = self.address.connect("outlast reader", READ_PATIENCE_S, default_transaction_read_only="on")

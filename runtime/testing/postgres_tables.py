@@ -1,0 +1,331 @@
+"""The tables of the PostgreSQL store in memory, and what each of its statements does to them.
+
+Written from the SQL in `postgres_schema.py` and `postgres_function.py`, and held to it by the same kit that the real
+server is held to. One statement is one transaction: it sees what was committed before, and happens whole or not at
+all. When it has looked and not yet written, others' statements may come (`Query.between`): those that want a row which
+it has locked do not get it, as after `lock_timeout`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg.errors import LockNotAvailable, UniqueViolation
+
+from runtime.stores import postgres_schema as sql
+from runtime.stores.postgres_durability import READ_SERVER
+from runtime.stores.postgres_function import CALL, HUGE
+
+Values = Any  # of one statement: a tuple, or a mapping by name
+Rows = list[tuple[Any, ...]]
+Thread = tuple[str, str]
+
+
+@dataclass(slots=True)
+class Row:
+    """One row of `run`."""
+
+    ordinal: int
+    run_id: str
+    owner: str
+    thread_id: str
+    shard: int
+    status: str
+    terminal: bool
+    queued: bool
+    to_destroy: bool
+    version: int
+    head: bytes
+
+    @property
+    def thread(self) -> Thread:
+        """Return whose run it is, and in which thread."""
+        return self.owner, self.thread_id
+
+    @property
+    def active(self) -> bool:
+        """Return whether it is in the unique index `run_active`."""
+        return not self.terminal and not self.queued
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Query:
+    """One statement of one session. `between` is called where others may come; it raises if the session is ended."""
+
+    statement: str
+    values: Values
+    by: object
+    between: Callable[[], None] = lambda: None
+
+
+class Tables:
+    """What is committed. `answer` runs one statement."""
+
+    def __init__(self, shards: int) -> None:
+        self.shards = dict.fromkeys(range(shards), 0)
+        self.supervisor: tuple[int, str] = (0, "")
+        self.runs: dict[str, Row] = {}  # in the order of creation
+        self.specs: dict[str, bytes] = {}
+        self.batches: dict[str, dict[int, tuple[Any, ...]]] = {}  # by seq, which only grows
+        self.stderr: dict[str, bytes] = {}
+        self.marks: dict[str, bytes] = {}
+        self.locks: dict[object, set[str]] = {}  # by session: what it has locked
+        self._statements: dict[str, Callable[[Values], Rows]] = {
+            sql.TAKE_SHARD: self._take_shard,
+            sql.FIND_META: lambda _: [("outlast.meta",)],
+            sql.READ_META: lambda _: [("simulated", sql.SCHEMA_VERSION, shards)],
+            READ_SERVER: lambda _: [("a model", True, True, "on", "", False, 0, 0)],
+            sql.READ_ROWS: lambda values: [_short(row) for row in self.runs.values() if row.run_id in values[0]],
+            sql.READ_SPEC: lambda values: [(self.specs[run],) for run in values if run in self.specs],
+            sql.READ_HOLDER: lambda values: [_short(row) for row in self.of_thread(*values) if row.active],
+            sql.READ_QUEUE: lambda values: [_short(row) for row in self.queue(*values)],
+            sql.COUNT_UNFINISHED: lambda _: [(self.unfinished(),)],
+            sql.READ_SUPERVISOR: lambda _: [self.supervisor],
+            sql.READ_BATCH_AT: self._batch_at,
+            sql.READ_BATCH_BY_KEY: self._batch_by_key,
+            sql.READ_RECORD: lambda values: [self._record(row) for row in self._named(values[0])],
+            sql.LIST_THREAD: lambda values: [self._record(row) for row in self.of_thread(*values)],
+            sql.FIND_ACTIVE: lambda values: _heads(
+                row for row in self.of_thread(*values) if row.active and row.status == "running"
+            ),
+            sql.LIST_UNFINISHED: lambda values: _heads(row for row in self._of_shard(*values) if not row.terminal),
+            sql.LIST_CHANGED: self._list_changed,
+            sql.LIST_DESTROY_PENDING: lambda values: _heads(row for row in self._of_shard(*values) if row.to_destroy),
+            sql.READ_STDERR: lambda values: [(self.stderr[run],) for run in values if run in self.stderr],
+            sql.READ_CHECKPOINT: lambda values: [(self.marks[run],) for run in values if run in self.marks],
+            sql.LIST_BATCHES: self._list_batches,
+            sql.COUNT_RUNS: lambda _: [(len(self.runs),)],
+        }
+        for by_status in (False, True):
+            for by_thread in (False, True):
+                self._statements[sql.list_runs(by_status=by_status, by_thread=by_thread)] = self._list_runs
+
+    def answer(self, query: Query) -> Rows:
+        """Run one statement to its end. Raises UniqueViolation, LockNotAvailable, and what `between` raises; KeyError
+        for a statement that the store has not."""
+        if query.statement == CALL:
+            return [write_group(self, query)]
+        return self._statements[query.statement](query.values)
+
+    @contextmanager
+    def locking(self, rows: set[str], by: object) -> Iterator[None]:
+        """Keep others from these rows. Raises LockNotAvailable if another session has one of them."""
+        self.refuse_locked(rows)
+        self.locks[by] = rows
+        try:
+            yield
+        finally:
+            self.locks.pop(by, None)
+
+    def refuse_locked(self, rows: set[str]) -> None:
+        """Raise LockNotAvailable if a session has locked one of these rows."""
+        if any(rows & locked for locked in self.locks.values()):
+            raise LockNotAvailable("canceling statement due to lock timeout")
+
+    # --- what more than one statement asks ---
+
+    def of_thread(self, owner: str, thread_id: str) -> Iterable[Row]:
+        """Return a thread's runs, oldest first."""
+        return [row for row in self.runs.values() if row.thread == (owner, thread_id)]
+
+    def queue(self, owner: str, thread_id: str, depth: int) -> list[Row]:
+        """Return the first `depth` runs that wait for a thread."""
+        return [row for row in self.of_thread(owner, thread_id) if row.queued and not row.terminal][:depth]
+
+    def unfinished(self) -> int:
+        """Return how many runs are not terminal."""
+        return sum(not row.terminal for row in self.runs.values())
+
+    def with_key(self, run_id: str, key: bytes) -> Rows:
+        """Return the batch of a run that has a key."""
+        return [batch for batch in self.batches.get(run_id, {}).values() if batch[5] == key]
+
+    def _named(self, run_id: str) -> list[Row]:
+        return [self.runs[run_id]] if run_id in self.runs else []
+
+    def _of_shard(self, shard: int) -> Iterable[Row]:
+        return [row for row in self.runs.values() if row.shard == shard]
+
+    def _record(self, row: Row) -> tuple[Any, ...]:
+        return row.ordinal, row.head, self.specs[row.run_id]
+
+    # --- statements of more than one line ---
+
+    def _take_shard(self, values: Values) -> Rows:
+        _, shard = values
+        if shard not in self.shards:
+            return []
+        self.refuse_locked({_shard_row(shard)})
+        self.shards[shard] += 1
+        return [(self.shards[shard],)]
+
+    def _batch_at(self, values: Values) -> Rows:
+        run_id, seq = values
+        found = self.batches.get(run_id, {}).get(seq)
+        return [] if found is None else [found]
+
+    def _batch_by_key(self, values: Values) -> Rows:
+        return self.with_key(*values)
+
+    def _list_changed(self, values: Values) -> Rows:
+        run_ids, versions, shard = values
+        known = dict(zip(run_ids, versions, strict=True))
+        rows = (row for row in self._of_shard(shard) if not row.terminal)
+        return _heads(row for row in rows if row.version > known.get(row.run_id, -1))
+
+    def _list_batches(self, values: Values) -> Rows:
+        size = 0
+        page: Rows = []
+        for batch in self.batches.get(values["run_id"], {}).values():
+            if batch[0] + batch[1] > values["after"] and (not page or size < values["max_bytes"]):
+                page.append(batch)
+                size += len(batch[7])
+        return page
+
+    def _list_runs(self, values: Values) -> Rows:
+        wanted = [
+            row
+            for row in reversed(self.runs.values())
+            if row.owner == values["owner"]
+            and row.ordinal < values["below"]
+            and values["status"] in (None, row.status)
+            and values["thread_id"] in (None, row.thread_id)
+        ]
+        return [self._record(row) for row in wanted[: values["limit"]]]
+
+
+def _short(row: Row) -> tuple[Any, ...]:
+    return row.run_id, row.shard, row.version, row.head
+
+
+def _heads(rows: Iterable[Row]) -> Rows:
+    return [(row.head,) for row in rows]
+
+
+# --- write_group ---------------------------------------------------------------------------------------------------
+
+
+def write_group(tables: Tables, query: Query) -> tuple[int, bool]:
+    """Do what the function `outlast.write_group` does. Raises what `answer` does: then nothing is written."""
+    group = query.values
+    here = tables.shards.get(group["p_shard"])
+    if here is None or here != group["p_epoch"]:
+        return here or 0, False
+    with tables.locking(locked_rows(tables, group), query.by):
+        if not as_believed(tables, group):
+            return here, False
+        query.between()
+        refuse_twins(tables, group)
+        write_rows(tables, group)
+    return here, True
+
+
+def _shard_row(shard: int) -> str:
+    return f"shard {shard}"
+
+
+def locked_rows(tables: Tables, group: Mapping[str, Any]) -> set[str]:
+    """Return what a group locks: its shard's row, those of runs, and those that say who the supervisor is and how many
+    runs there may be, if it changes that."""
+    rows = {_shard_row(group["p_shard"]), *(f"run {run_id}" for run_id in group["seen_runs"] if run_id in tables.runs)}
+    if group["supervisor_epoch"] >= 0:
+        rows.add("supervisor")
+    if group["count_most"] < HUGE:
+        rows.add("meta")
+    return rows
+
+
+def as_believed(tables: Tables, group: Mapping[str, Any]) -> bool:
+    """Return whether all that the group's decisions rest on is still so."""
+    if group["seen_supervisor"] not in (-1, tables.supervisor[0]):
+        return False
+    for run_id, version in _columns(group, "seen_runs", "seen_versions"):
+        row = tables.runs.get(run_id)
+        if (-1 if row is None else row.version) != version:
+            return False
+    for owner, thread_id, holder in _columns(group, "held_owners", "held_threads", "held_by"):
+        if "".join(row.run_id for row in tables.of_thread(owner, thread_id) if row.active) != holder:
+            return False
+    for owner, thread_id, depth, run_ids in _columns(
+        group, "queue_owners", "queue_threads", "queue_depths", "queue_runs"
+    ):
+        if "\n".join(row.run_id for row in tables.queue(owner, thread_id, depth)) != run_ids:
+            return False
+    if any(tables.with_key(run_id, key) for run_id, key in _columns(group, "key_runs", "key_names")):
+        return False
+    least, most = int(group["count_least"]), int(group["count_most"])
+    return (least <= 0 and most >= HUGE) or least <= tables.unfinished() <= most
+
+
+def refuse_twins(tables: Tables, group: Mapping[str, Any]) -> None:
+    """Raise UniqueViolation where an index of the schema would: `run_active` row by row, as it is checked."""
+    holders = {row.thread: row.run_id for row in tables.runs.values() if row.active}
+    for run_id, terminal, queued in _in_order_of_writing(group):
+        row = tables.runs[run_id]
+        if holders.get(row.thread) == run_id:
+            del holders[row.thread]
+        if not terminal and not queued and holders.setdefault(row.thread, run_id) != run_id:
+            raise UniqueViolation("run_active")
+    names = ("new_runs", "new_owners", "new_threads", "new_terminals", "new_queueds")
+    for run_id, owner, thread_id, terminal, queued in _columns(group, *names):
+        if run_id in tables.runs:
+            raise UniqueViolation("run_run_id_key")
+        if not terminal and not queued and holders.setdefault((owner, thread_id), run_id) != run_id:
+            raise UniqueViolation("run_active")
+    for run_id, seq, key in _columns(group, "batch_runs", "batch_seqs", "batch_keys"):
+        if seq in tables.batches.get(run_id, {}):
+            raise UniqueViolation("batch_pkey")
+        if key is not None and tables.with_key(run_id, key):
+            raise UniqueViolation("batch_key")
+
+
+def _in_order_of_writing(group: Mapping[str, Any]) -> Rows:
+    """Return the heads that change: whoever lets go of a thread before whoever takes it."""
+    changes = list(_columns(group, "head_runs", "head_terminals", "head_queueds"))
+    return sorted(changes, key=lambda change: not (change[1] or change[2]))
+
+
+def write_rows(tables: Tables, group: Mapping[str, Any]) -> None:
+    """Write what a group writes, once it is known that it may."""
+    names = ("runs", "statuses", "terminals", "queueds", "destroys", "versions")
+    for run_id, status, terminal, queued, to_destroy, version, head in _columns(
+        group, *(f"head_{name}" for name in names), "heads"
+    ):
+        row = tables.runs[run_id]
+        row.status, row.terminal, row.queued, row.to_destroy = status, terminal, queued, to_destroy
+        row.version, row.head = version, head
+    for run_id, status, terminal, queued, to_destroy, version, head, spec, owner, thread_id in _columns(
+        group, *(f"new_{name}" for name in names), "new_heads", "new_specs", "new_owners", "new_threads"
+    ):
+        tables.runs[run_id] = Row(
+            ordinal=len(tables.runs) + 1,
+            run_id=run_id,
+            owner=owner,
+            thread_id=thread_id,
+            shard=group["p_shard"],
+            status=status,
+            terminal=terminal,
+            queued=queued,
+            to_destroy=to_destroy,
+            version=version,
+            head=head,
+        )
+        tables.specs[run_id] = spec
+    parts = ("seqs", "ns", "epochs", "bands", "firsts", "keys", "ends", "data")
+    for run_id, seq, *rest in _columns(group, "batch_runs", *(f"batch_{part}" for part in parts)):
+        tables.batches.setdefault(run_id, {})[seq] = (seq, *rest)
+    tables.stderr.update(_columns(group, "stderr_runs", "stderr_tails"))
+    for run_id, mark in _columns(group, "mark_runs", "marks"):
+        if mark is None:
+            tables.marks.pop(run_id, None)
+        else:
+            tables.marks[run_id] = mark
+    if group["supervisor_epoch"] >= 0:
+        tables.supervisor = group["supervisor_epoch"], group["supervisor_claimant"]
+
+
+def _columns(group: Mapping[str, Any], *names: str) -> Iterable[tuple[Any, ...]]:
+    return zip(*(group[name] for name in names), strict=True)
