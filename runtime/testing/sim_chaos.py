@@ -11,6 +11,7 @@ from runtime.testing.sim_deployment import Deployment
 from runtime.testing.sim_net import NetWeather, Process
 from runtime.testing.sim_plan import Plan, Post
 from runtime.testing.sim_shards import Incarnation
+from runtime.testing.sim_store import THREAD_SLOW_S
 from runtime.testing.sim_world import PREFIX, Weather
 
 SUPERVISOR = -1  # among the shards' numbers
@@ -27,6 +28,7 @@ class Chaos:
         self._rng = deployment.loop.rng
         self._net = deployment.net
         self._trouble = deployment.trouble
+        self._crossing = deployment.crossing
         self._world = deployment.world
         self._shards = deployment.shards
         self._supervisors = deployment.supervisors
@@ -95,6 +97,8 @@ class Chaos:
         self._trouble.after = plan.store_after
         self._trouble.reading = plan.store_reading
         self._trouble.damaged = plan.damaged
+        self._crossing.share = plan.crossing
+        self._crossing.slow_s = THREAD_SLOW_S + plan.store_slow_s
         self._fleet.spared = plan.spared
         self._fleet.pace = Pace(chunks=plan.checkpoint_chunks)
 
@@ -103,7 +107,8 @@ class Chaos:
         self._net.weather = NetWeather()
         self._world.weather = Weather()
         self._trouble.before = self._trouble.after = self._trouble.reading = self._trouble.damaged = 0.0
-        self._trouble.down = False
+        self._trouble.rise()
+        self._crossing.slow_s = THREAD_SLOW_S
 
     async def _keep(self) -> None:
         """Give the names of shard and supervisor to new ones when the old are dead or hung (P6). Best effort: a hung
@@ -213,11 +218,8 @@ class Chaos:
             self._hold(self._rng.choice(self._outside.viewers))
 
     def _store_outage(self) -> None:
-        self._trouble.down = True
-        self._loop.call_later(self._rng.expovariate(1 / 2), self._store_returns)
-
-    def _store_returns(self) -> None:
-        self._trouble.down = False
+        self._trouble.fall()
+        self._loop.call_later(self._rng.expovariate(1 / 2), self._trouble.rise)
 
     def _host_away(self) -> None:
         self._world.weather.unreachable = True

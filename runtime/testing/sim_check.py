@@ -27,7 +27,7 @@ from runtime.core.ops import (
     Superseded,
     SupervisorOpened,
 )
-from runtime.core.record import CancelReason, OnDisconnect, Status
+from runtime.core.record import CancelReason, Head, OnDisconnect, Status
 from runtime.ports import Pulse, Store
 from runtime.settings import Settings
 from runtime.testing.sim_loop import SimLoop
@@ -40,7 +40,9 @@ MAX_BREACHES = 20
 class RunView:
     """One run as the commits told it, kept beside the store and by other means."""
 
-    def __init__(self, on_disconnect: OnDisconnect) -> None:
+    def __init__(self, head: Head, on_disconnect: OnDisconnect) -> None:
+        self.thread_id = head.thread_id
+        self.queued = head.queued
         self.on_disconnect = on_disconnect
         self.epoch = 0
         self.holder = ""  # the claimant of `epoch`
@@ -101,7 +103,8 @@ class Checker:
                 if head.run_id in self.runs:
                     self.breach("I9", f"{head.run_id} was created twice")
                 assert not isinstance(op, Append | Assign)
-                self.runs[head.run_id] = RunView(getattr(op, "spec").on_disconnect)  # noqa: B009 - a Create's
+                self.runs[head.run_id] = RunView(head, getattr(op, "spec").on_disconnect)  # noqa: B009 - a Create's
+                self._holds_alone(head.run_id)
                 if previous is not None:
                     self.runs[previous].cancelled = True
             case Claimed():
@@ -113,6 +116,9 @@ class Checker:
             case Finished(repeat=False):
                 assert isinstance(op, Finish)
                 self._finished(op)
+                if outcome.unqueued is not None:
+                    self.runs[outcome.unqueued.run_id].queued = False
+                    self._holds_alone(outcome.unqueued.run_id)
             case Done(head=head, changed=True) if isinstance(op, Note):
                 self._under_epoch(op.run_id, op.epoch, "a note")
             case Done(head=head, changed=True) if isinstance(op, RequestCancel):
@@ -123,6 +129,16 @@ class Checker:
                     self.breach("P6", f"supervisor {op.supervisor_epoch} decided, {self.supervisor_epoch} is current")
             case SupervisorOpened(epoch=epoch):
                 self.supervisor_epoch = max(epoch, self.supervisor_epoch)
+
+    def _holds_alone(self, run_id: str) -> None:
+        thread_id = self.runs[run_id].thread_id
+        holders = [
+            other
+            for other, run in self.runs.items()
+            if run.thread_id == thread_id and not run.queued and not run.status.terminal
+        ]
+        if len(holders) > 1:
+            self.breach("P12", f"{' and '.join(holders)} hold {thread_id} at once")
 
     def _claimed(self, op: ClaimRun, outcome: Claimed) -> None:
         run, epoch = self.runs[op.run_id], outcome.head.driver_epoch

@@ -67,6 +67,9 @@ class Plan:
     checkpoint_chunks: int  # between two checkpoints, at least
     damaged: float  # share of checkpoints that are not read as they were written
     late_cancels: bool  # Stop is pressed just when an agent has exited
+    postgres: bool  # the store is a server's; else it is the one that was given
+    crossing: float  # share of the moments at which another shard's commit may come between, those at which one does
+    store_slow_s: float
     posts: list[Post] = field(default_factory=list)
     scripts: dict[str, Script] = field(default_factory=dict)
 
@@ -93,13 +96,19 @@ def draw_plan(rng: random.Random) -> Plan:
         checkpoint_chunks=rng.choice([1, 3, 10, 30, 1 << 60]),
         damaged=sometimes(1.0),
         late_cancels=rng.randrange(4) == 0,
+        postgres=rng.randrange(3) == 0,
+        crossing=rng.choice([0.0, 0.5, 1.0]),
+        store_slow_s=rng.choice([0.0, 0.2, 1.0]),
     )
     one_thread = rng.randrange(3) == 0
+    together = rng.randrange(4) == 0
+    at = 0.0
     for number in range(1, rng.choice([2, 2, 3, 4])):
         run_id = f"run-{number}"
         create = _draw_create(rng, run_id, "thread-1" if one_thread else f"thread-{number}")
-        unwatched_s = rng.choice([0.0, 0.0, 0.0, 60.0]) * rng.random()
-        plan.posts.append(Post(plan.seconds * 0.4 * rng.random() ** 3, 1 + rng.randrange(2), unwatched_s, create))
+        unwatched_s = rng.choice([0.0, 0.0, 60.0]) * (1 - rng.random() ** 2)
+        at = at if together and plan.posts else plan.seconds * 0.4 * rng.random() ** 3
+        plan.posts.append(Post(at, 1 + rng.randrange(2), unwatched_s, create))
         plan.scripts[run_id] = write_script(rng, rng.randrange(120), plan.seconds * (0.1 + rng.random()))
     return plan
 

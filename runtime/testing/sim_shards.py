@@ -17,7 +17,7 @@ from runtime.ports import Store
 from runtime.settings import Settings
 from runtime.testing.sim_loop import SimLoop
 from runtime.testing.sim_net import Net, NoAnswer, Process
-from runtime.testing.sim_store import SimThreads
+from runtime.testing.sim_store import THREAD_SLOW_S, Crossing, SimThreads
 
 Served = Callable[[int, int, str, tuple[Any, ...]], None]
 
@@ -60,15 +60,17 @@ class Incarnation:
 class SimShards:
     """Opens incarnations; `current` are the ones that have the names, by number of shard."""
 
-    def __init__(self, loop: SimLoop, net: Net, store: Store, settings: Settings) -> None:
+    def __init__(
+        self, loop: SimLoop, net: Net, open_store: Callable[[], Store], crossing: Crossing, settings: Settings
+    ) -> None:
         self.net = net
         self.count = settings.shards
         self.current: dict[int, Incarnation | None] = dict.fromkeys(range(settings.shards))
         self.all: list[Incarnation] = []
-        self.threads_slow_s = 0.004
         self.served: Served = lambda _shard, _epoch, _method, _args: None
         self._loop = loop
-        self._store = store
+        self._open_store = open_store  # as a new process does
+        self._crossing = crossing
         self._settings = settings
 
     def open(self, shard: int) -> None:
@@ -80,11 +82,11 @@ class SimShards:
         incarnation.process.start(self._live(incarnation))
 
     async def _live(self, incarnation: Incarnation) -> None:
-        threads = SimThreads(self._loop.rng, self.threads_slow_s)
+        threads = SimThreads(self._loop.rng, THREAD_SLOW_S, self._crossing)
         while not incarnation.opened.done():
             try:
                 shard = await Shard.open(
-                    self._store,
+                    self._open_store(),
                     incarnation.shard,
                     incarnation.process.name,
                     settings=self._settings,

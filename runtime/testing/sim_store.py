@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -18,40 +20,105 @@ from runtime.core.ops import Op, Outcome
 from runtime.core.record import Head, RunSpec
 from runtime.errors import StoreError, StoreFull, StoreUnavailable
 from runtime.ports import RunPage, RunQuery, Store
+from runtime.testing.sim_loop import SimLoop
+from runtime.testing.sim_net import answer, fail
+from runtime.testing.sim_turns import PROCESS, Timer
 
 T = TypeVar("T")
 
+THREAD_SLOW_S = 0.004  # longest way to a thread, and back
 PORTION_BYTES = 4096  # of one answer of stored batches
 
 
 class SimThreads:
     """The `Threads` of one process: a call runs at some moment, and goes on if whoever waits is cancelled."""
 
-    def __init__(self, rng: random.Random, slow_s: float) -> None:
+    def __init__(self, rng: random.Random, slow_s: float, crossing: Crossing | None = None) -> None:
         self.slow_s = slow_s
-        self._rng = rng
-        self._writing = asyncio.Lock()
+        self._random = rng.random
+        self._crossing = crossing
+        self._writes: deque[Callable[[], None]] = deque()  # the first one runs
 
     async def write(self, call: Callable[[], T]) -> T:
         """Run `call` after every earlier write."""
-        return await asyncio.shield(asyncio.ensure_future(self._write(call)))
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._writes.append(partial(self._begin_write, call, done))
+        if len(self._writes) == 1:
+            self._writes[0]()
+        return await done
 
     async def read(self, call: Callable[[], T]) -> T:
         """Run `call` beside others."""
-        return await asyncio.shield(asyncio.ensure_future(self._run(call)))
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._begin(call, done, _nothing)
+        return await done
 
-    async def _write(self, call: Callable[[], T]) -> T:
-        async with self._writing:
-            return await self._run(call)
+    def _begin_write(self, call: Callable[[], T], done: asyncio.Future[T]) -> None:
+        timer = self._begin(call, done, self._next_write)
+        if self._crossing is not None:
+            self._crossing.waiting[self] = timer
 
-    async def _run(self, call: Callable[[], T]) -> T:
-        await self._a_while()
-        result = call()
-        await self._a_while()
-        return result
+    def _begin(self, call: Callable[[], T], done: asyncio.Future[T], then: Callable[[], None]) -> Timer:
+        return cast("SimLoop", done.get_loop()).call_later(self._a_while_s(), self._run, call, done, then)
 
-    async def _a_while(self) -> None:
-        await asyncio.sleep(self.slow_s * self._rng.random() ** 3)
+    def _run(self, call: Callable[[], T], done: asyncio.Future[T], then: Callable[[], None]) -> None:
+        if self._crossing is not None:
+            self._crossing.waiting.pop(self, None)
+        try:
+            tell = partial(answer, done, call())
+        except Exception as error:  # noqa: BLE001 - whoever waits gets it
+            tell = partial(fail, done, error)
+        done.get_loop().call_later(self._a_while_s(), self._end, tell, then)
+
+    def _end(self, tell: Callable[[], None], then: Callable[[], None]) -> None:
+        tell()
+        then()
+
+    def _next_write(self) -> None:
+        self._writes.popleft()
+        if self._writes:
+            self._writes[0]()
+
+    def _a_while_s(self) -> float:
+        slow_s = self.slow_s if self._crossing is None else self._crossing.slow_s
+        return slow_s * self._random() ** 3
+
+
+def _nothing() -> None:
+    pass
+
+
+class Crossing:
+    """What the writes of several processes have to do with one another: any may come between two statements of one."""
+
+    def __init__(self, loop: SimLoop, write: Callable[[str], None]) -> None:
+        self.write = write  # a line of the trace
+        self.share = 0.0  # of the moments at which another's write may come, those at which one does
+        self.slow_s = THREAD_SLOW_S
+        self.waiting: dict[SimThreads, Timer] = {}  # writes that have not begun
+        self._loop = loop
+        self._crossed = False
+
+    def cross(self) -> None:
+        """Perhaps let a write of another process happen now."""
+        if self._crossed or self._loop.rng.random() >= self.share:
+            return
+        here = PROCESS.get()
+        others = [timer for timer in self.waiting.values() if self._may_run(timer, here)]
+        if others:
+            timer = self._loop.rng.choice(others)
+            self.write(f"{here}: a write of {timer.context.run(PROCESS.get)} comes between")
+            callback, args = timer.callback, timer.args
+            timer.cancel()
+            self._crossed = True
+            try:
+                timer.context.run(callback, *args)
+            finally:
+                self._crossed = False
+
+    def _may_run(self, timer: Timer, here: str) -> bool:
+        process = timer.context.run(PROCESS.get)
+        return process != here and self._loop.runs(process)
 
 
 class StoreTrouble:
@@ -63,7 +130,19 @@ class StoreTrouble:
         self.reading = 0.0  # share of reads that fail
         self.damaged = 0.0  # share of checkpoints that are not read as they were written
         self.down = False
+        self.fell: Callable[[], None] = _nothing  # told when an outage begins, ...
+        self.rose: Callable[[], None] = _nothing  # ... and when it ends
         self._rng = rng
+
+    def fall(self) -> None:
+        """Begin an outage."""
+        self.down = True
+        self.fell()
+
+    def rise(self) -> None:
+        """End it."""
+        self.down = False
+        self.rose()
 
     def strike(self, share: float) -> None:
         """Raise StoreUnavailable, rarely StoreFull, in `share` of the calls."""
@@ -102,9 +181,13 @@ Watch = Callable[[int, int, Sequence[Op], Sequence[Outcome]], None]
 
 
 class WatchedStore:
-    """A store that tells `watch` of every commit (shard, its epoch, operations, answers), and has trouble."""
+    """A store that tells `watch` of every commit (shard, its epoch, operations, answers), and has trouble.
 
-    def __init__(self, store: Store, trouble: StoreTrouble, watch: Watch, portion_bytes: int = PORTION_BYTES) -> None:
+    Without a `watch` commits are as they are: they have trouble of their own, and others who watch."""
+
+    def __init__(
+        self, store: Store, trouble: StoreTrouble, watch: Watch | None, portion_bytes: int = PORTION_BYTES
+    ) -> None:
         self.inner = store
         self._portion_bytes = portion_bytes
         self._trouble = trouble
@@ -112,11 +195,14 @@ class WatchedStore:
 
     def open_shard(self, shard: int, opener: str) -> int:
         """See ports.Store."""
-        self._trouble.strike(self._trouble.before)
+        if self._watch is not None:
+            self._trouble.strike(self._trouble.before)
         return self.inner.open_shard(shard, opener)
 
     def commit(self, shard: int, shard_epoch: int, ops: Sequence[Op], now_ms: int) -> list[Outcome]:
         """See ports.Store."""
+        if self._watch is None:
+            return self.inner.commit(shard, shard_epoch, ops, now_ms)
         self._trouble.strike(self._trouble.before)
         outcomes = self.inner.commit(shard, shard_epoch, ops, now_ms)
         self._watch(shard, shard_epoch, ops, outcomes)

@@ -4,11 +4,11 @@ The production core and engine run unchanged: shards, drivers, a supervisor. Wha
 world of sandboxes, a network, OS threads, processes that are killed or frozen. A seed decides everything: what is
 asked, what breaks, and which of the ready callbacks runs next. The same seed gives the same history, line for line.
 
-    sim_loop      the event loop                  sim_world, sim_sandbox, sim_agent   where agents live
-    sim_net       messages and processes          sim_store                           threads and store faults
-    sim_shards    incarnations of the shards      sim_fleet, sim_supervisors          drivers and supervisors
-    sim_clients   what comes from outside         sim_plan, sim_chaos                 what breaks, and when
-    sim_check, sim_verdict                        what must hold
+    sim_loop, sim_turns        the event loop                  sim_world, sim_sandbox, sim_agent  where agents live
+    sim_net                    messages and processes          sim_store, sim_postgres            threads, store faults
+    sim_shards                 incarnations of the shards      sim_fleet, sim_supervisors         drivers, supervisors
+    sim_clients                what comes from outside         sim_plan, sim_chaos                what breaks, and when
+    sim_check, sim_verdict     what must hold
 
 Not made up, and so not here: any rule about who may write what. `tests/sim` has a test that this stays so.
 """
@@ -35,8 +35,10 @@ from runtime.testing.sim_verdict import judge
 # I7: once nothing breaks any more, every run ends within this (virtual): the longest of start TTL and lease, all
 # backoffs, the grace after a result, an unreachable sandbox, and what the agent itself still has to do.
 BOUND_S = 120.0
-# Then sleepers wake up and late messages arrive; nothing may come of it.
-QUIET_S = 30.0
+# Then sleepers wake up and late messages arrive; nothing may come of it. Longer than the supervisor's reap interval,
+# and after the last of them as long as a lease and what follows it.
+QUIET_S = 16.0
+AFTER_THE_LAST_S = 6.0
 SETTLE_S = 5.0  # a finish is followed by a destroy
 
 
@@ -61,23 +63,27 @@ class Report:
         return f"python -m runtime.testing.simulate --schedules 1 --seed {self.seed} --trace"
 
 
-def simulate(seed: int, make_store: Callable[[int], Store] = MemoryStore, most_shards: int = 3) -> Report:
-    """Play the history of `seed` over the store that `make_store` makes for so many shards."""
+def simulate(seed: int, make_store: Callable[[int], Store] | None = None, most_shards: int = 3) -> Report:
+    """Play the history of `seed`, over the store that its plan says or that `make_store` makes for so many shards."""
     loop = SimLoop(random.Random(seed))
     plan = draw_plan(loop.rng)
     plan.shards = min(plan.shards, most_shards)
     settings = Settings(sandbox_return_s=20, takeover_attempts=plan.takeover_attempts, shards=plan.shards)
-    deployment = Deployment(loop, make_store(plan.shards), plan.scripts, settings)
+    if make_store is None and not plan.postgres:
+        make_store = MemoryStore
+    deployment = Deployment(loop, make_store(plan.shards) if make_store else None, plan.scripts, settings)
     checker = deployment.checker
     defects = _Defects(checker)
     logger = logging.getLogger("outlast")
     logger.addHandler(defects)
+    propagates, logger.propagate = logger.propagate, False  # thousands of warnings, as meant: the trace tells more
     try:
         loop.play(_play(plan, deployment))
     except Stuck as error:
         checker.breach("I7", str(error))
     finally:
         logger.removeHandler(defects)
+        logger.propagate = propagates
     return Report(seed, tuple(checker.breaches), tuple(checker.trace), plan, loop.time())
 
 
@@ -100,13 +106,23 @@ async def _play(plan: Plan, deployment: Deployment) -> None:
     deployment.open()
     await chaos.rage()
     await _peace(chaos, deployment)
-    await asyncio.sleep(QUIET_S)
+    await _quiet(deployment)
     await _peace(chaos, deployment)  # a post that was delivered twice may have come late and started a run
     await asyncio.sleep(SETTLE_S)
     judge(checker, deployment.store, deployment.world, outside.sessions, outside.emitted)
     for context in loop.unhandled:
         checker.breach("defect", f"{context.get('message')}: {context.get('exception')!r}")
     checker.closed = True
+
+
+async def _quiet(deployment: Deployment) -> None:
+    """Wait until nobody sleeps and nothing is under way any more, and what they may have caused had its time."""
+    loop = deployment.loop
+    end = loop.time() + QUIET_S
+    while loop.time() < end:
+        await asyncio.sleep(1.0)
+        if deployment.unsettled:
+            end = max(end, loop.time() + AFTER_THE_LAST_S)
 
 
 async def _peace(chaos: Chaos, deployment: Deployment) -> None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import msgspec
+import psycopg
 import pytest
 
 from runtime.core import creating, intending, writing
@@ -26,6 +27,8 @@ from runtime.engine.watchlist import Watchlist
 from runtime.stores import memory
 from runtime.stores.memory import MemoryStore
 from runtime.stores.memory_tables import Transaction
+from runtime.stores.postgres_memory import Memory
+from runtime.testing import postgres_tables
 from runtime.testing.sim_world import Box
 
 Patch = pytest.MonkeyPatch
@@ -252,6 +255,37 @@ def keep_a_refused_checkpoint(patch: Patch) -> None:
         return outcome
 
     patch.setattr(memory, "_one", lenient)
+
+
+def write_on_what_was_believed(patch: Patch) -> None:
+    """PostgreSQL writes a group without a look at what its decisions rest on (P7, P12)."""
+    patch.setattr(postgres_tables, "as_believed", lambda _tables, _group: True)
+
+
+def have_no_unique_index(patch: Patch) -> None:
+    """Two shards that find a thread free at the same moment both take it (P12)."""
+    patch.setattr(postgres_tables, "refuse_twins", lambda _tables, _group: None)
+
+
+def keep_half_of_a_group(patch: Patch) -> None:
+    """A server that goes down in the middle of a group has written the records and not the chunks (P7, P12)."""
+    write_rows = postgres_tables.write_rows
+    count = [0]
+
+    def torn(tables: postgres_tables.Tables, group: Mapping[str, Any]) -> None:
+        count[0] += 1
+        if count[0] % 40 or not group["batch_runs"]:
+            write_rows(tables, group)
+            return
+        write_rows(tables, {name: [] if name.startswith("batch_") else value for name, value in group.items()})
+        raise psycopg.OperationalError("the server went down")
+
+    patch.setattr(postgres_tables, "write_rows", torn)
+
+
+def remember_what_failed(patch: Patch) -> None:
+    """A commit without an answer leaves everything that was remembered as it was (P7)."""
+    patch.setattr(Memory, "forget", lambda _self: None)
 
 
 @contextmanager

@@ -82,6 +82,10 @@ def test_a_history_has_trouble_in_it_and_ends() -> None:
         "status=aborted",
         "reason=lease_expired",
         "reason=driver_lost",
+        "postgres: a statement of a broken session comes late",
+        "postgres: restarts",
+        "decided on what is no longer so",
+        "comes between",
     ):
         assert what in trace, what
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
+from itertools import islice
 
 import pytest
 from sim import mutants
 from sim.mutants import applied
 
+from runtime.testing.sim_plan import Plan, draw_plan
 from runtime.testing.simulate import describe, main
 from runtime.testing.simulator import simulate
 
@@ -43,17 +46,49 @@ CAUGHT_AS: dict[Mutant, str] = {
 }
 
 
-@pytest.mark.parametrize("mutant", CAUGHT_AS, ids=lambda mutant: mutant.__name__)
-def test_is_caught(mutant: Mutant) -> None:
-    expected = CAUGHT_AS[mutant] + ":"
+# Of PostgreSQL: played where the plan has it.
+CAUGHT_ON_POSTGRES: dict[Mutant, str] = {
+    mutants.write_on_what_was_believed: "I7",
+    mutants.remember_what_failed: "I7",
+    mutants.keep_half_of_a_group: "I3",
+}
+
+
+def _plans(wanted: Callable[[Plan], bool]) -> Iterator[int]:
+    """Yield the first seeds whose plan is wanted."""
+    seeds = (seed for seed in range(100_000) if wanted(draw_plan(random.Random(seed))))
+    return islice(seeds, HISTORIES)
+
+
+def _meet_at_once(plan: Plan) -> bool:
+    """Return whether two shards are asked for one thread at the same moment, and write between one another."""
+    threads = {(post.create.thread_id, post.at) for post in plan.posts}
+    return plan.postgres and plan.shards > 1 and plan.crossing > 0 and len(threads) < len(plan.posts)
+
+
+def _must_be_caught(mutant: Mutant, name: str, seeds: Iterator[int]) -> None:
     others: set[str] = set()
     with applied(mutant):
-        for seed in range(HISTORIES):
+        for seed in seeds:
             breaches = simulate(seed).breaches
-            if any(breach.startswith(expected) for breach in breaches):
+            if any(breach.startswith(f"{name}:") for breach in breaches):
                 return
             others.update(breaches)
-    pytest.fail(f"{HISTORIES} histories with {mutant.__name__} show no breach of {expected} but {sorted(others)[:5]}")
+    pytest.fail(f"{HISTORIES} histories with {mutant.__name__} show no breach of {name} but {sorted(others)[:5]}")
+
+
+@pytest.mark.parametrize("mutant", CAUGHT_AS, ids=lambda mutant: mutant.__name__)
+def test_is_caught(mutant: Mutant) -> None:
+    _must_be_caught(mutant, CAUGHT_AS[mutant], iter(range(HISTORIES)))
+
+
+@pytest.mark.parametrize("mutant", CAUGHT_ON_POSTGRES, ids=lambda mutant: mutant.__name__)
+def test_is_caught_on_postgres(mutant: Mutant) -> None:
+    _must_be_caught(mutant, CAUGHT_ON_POSTGRES[mutant], _plans(lambda plan: plan.postgres))
+
+
+def test_two_shards_that_take_one_thread_are_caught() -> None:
+    _must_be_caught(mutants.have_no_unique_index, "P12", _plans(_meet_at_once))
 
 
 def test_a_failing_history_says_how_to_repeat_it(capsys: pytest.CaptureFixture[str]) -> None:
