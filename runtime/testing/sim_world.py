@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from runtime.core.launch import AgentExit, ExitKind
-from runtime.errors import SandboxUnreachable, WorkspaceHeld
+from runtime.errors import OutlastError, SandboxUnreachable, WorkspaceHeld
 from runtime.ports import LaunchSpec
 from runtime.testing.sim_agent import Script
 from runtime.testing.sim_loop import SimLoop
+from runtime.testing.sim_net import answer, fail
 
 T = TypeVar("T")
 
@@ -203,16 +204,19 @@ class World:
             self.loop.start("", self._later(deed))
         done: asyncio.Future[T] = self.loop.create_future()
         self.loop.start("", self._do(deed, done))
-        answer = await done
+        value = await done
         await self.way()
         if fate < weather.lose:
             raise SandboxUnreachable("simulated: the answer was lost")
-        return answer
+        return value
 
     async def _do(self, deed: Callable[[], Coroutine[Any, Any, T]], done: asyncio.Future[T]) -> None:
-        answer = await deed()
-        if not done.done():
-            done.set_result(answer)
+        try:
+            value = await deed()
+        except OutlastError as error:
+            fail(done, error)
+        else:
+            answer(done, value)
 
     async def way(self) -> None:
         """Go one way. Raises SandboxUnreachable while the host is."""
