@@ -74,6 +74,7 @@ def test_a_driver_that_hangs_is_replaced_by_its_lease_and_killed() -> None:
 def test_a_run_whose_start_nobody_heard_of_is_found() -> None:
     async def acts() -> None:
         acts = await Acts.open()
+        await elapse(1.0)  # it has looked after all that was there when it opened
         await acts.shard.submit(create())
         await elapse(11.0)
         assert acts.made == [(0, "start")]
