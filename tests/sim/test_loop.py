@@ -20,7 +20,7 @@ def _holding(loop: SimLoop) -> bool:
 
 async def _tick(loop: SimLoop, seen: list[float], times: int) -> None:
     for _ in range(times):
-        await asyncio.sleep(1.0)
+        await elapse(1.0)
         seen.append(loop.time())
 
 
@@ -28,10 +28,10 @@ def test_time_passes_only_when_nothing_is_ready() -> None:
     loop, seen = _loop(), list[float]()
 
     async def work() -> None:
-        await asyncio.sleep(3600.0)
+        await elapse(3600.0)
         seen.append(loop.time())
         loop.call_soon(lambda: seen.append(loop.time()))
-        await asyncio.sleep(0)
+        await elapse(0)
 
     loop.play(work())
     assert seen == [3600.0, 3600.0]
@@ -109,7 +109,7 @@ def test_what_nobody_handles_is_told() -> None:
     loop = _loop()
 
     async def fails(text: str) -> None:
-        await asyncio.sleep(1.0)
+        await elapse(1.0)
         raise ValueError(text)
 
     async def work() -> None:
