@@ -1,26 +1,28 @@
 """`outlast stop --node N`: have Ray drain a node, and tell what is still on it.
 
-Ray's own drain is the record of it: `ray drain-node` and a notice of preemption lead to the same, and a supervisor that
-is made anew knows. Ray puts nothing new on such a node and ends its raylet once nothing is left there. Moving what can
-move is done by those who look after it: the supervisor's drivers by `engine/moving.py`, shards by their keepers, the
-supervisor by going, gateway replicas by Serve.
+Moving what can move is done by those who look after it: drivers by `engine/moving.py`, shards by their keepers. Only
+when no run needs the node any more, or just before the deadline, Ray is told (`seal_free`): from then on it puts
+nothing there, not even the successor of a driver that died, and ends the raylet once nothing is left. Then the
+supervisor goes, and Serve moves gateway replicas. `ray drain-node` and a notice of preemption begin with that step.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from actors.names import run_name
 from actors.nodes import Nodes
 from actors.shard_keeper import ShardKeeper
 from runtime.engine.fleet import Watched
-from runtime.engine.moving import staying
+from runtime.engine.moving import holds, staying
+from runtime.engine.placing import Node
 from runtime.errors import InputInvalid
 
 ID_CHARACTERS = 56
 PREFIX_CHARACTERS = 4
+SEAL_BEFORE_MS = 2000
 
 
 def find_node(nodes: Nodes, name: str) -> str | None:
@@ -50,11 +52,29 @@ def check_node(nodes: Nodes, node_id: str, serve_node: str) -> None:
 
 
 async def drain_node(nodes: Nodes, node_id: str, within_s: float) -> None:
-    """Have Ray drain the node, unless it does already. Raises InputInvalid `node_refused`."""
+    """Drain the node, unless it is being drained already."""
     if nodes.deadline(node_id) is None:
-        why = await nodes.drain(node_id, time.time_ns() // 1_000_000 + int(within_s * 1000))
-        if why:
-            raise InputInvalid(f"Ray does not drain node {node_id[:12]}: {why}", code="node_refused", field="node")
+        await nodes.drain(node_id, time.time_ns() // 1_000_000 + int(within_s * 1000))
+
+
+class Drainable(Protocol):
+    """Nodes, as far as their end goes (`actors.nodes.Nodes`)."""
+
+    def seen(self) -> list[Node]:
+        """Return the nodes."""
+
+    def leaving(self) -> Mapping[str, int]:
+        """Return those that Ray is still to be told of, and until when (UTC ms)."""
+
+    async def seal(self, node_id: str) -> None:
+        """Tell Ray."""
+
+
+async def seal_free(nodes: Drainable, watched: Mapping[str, Watched], now_ms: int) -> None:
+    """Seal each node that is drained and that no run needs any more, and each whose deadline is near."""
+    for node_id, deadline_ms in nodes.leaving().items():
+        if now_ms >= deadline_ms - SEAL_BEFORE_MS or not holds(nodes.seen(), watched.values(), node_id):
+            await nodes.seal(node_id)
 
 
 def report(

@@ -91,12 +91,12 @@ class _OnItsHost:
         if host == self._here:
             await self._provider.destroy(key)
             return
-        there = next((node.node_id for node in self._seen() if node.open and node.reaches(host)), None)
+        there = next((node.node_id for node in self._seen() if node.takes and node.reaches(host)), None)
         if there is None:
             raise SandboxUnreachable(f"No node of {host} is there.")
         await self._errands.destroy(there, self.name, key)
 
     def _elsewhere(self) -> Sequence[str]:
         """Return nodes that answer, one for all that reach the same, and none that reaches only what this one does."""
-        others = {node.hosts: node.node_id for node in self._seen() if node.open and node.hosts}
+        others = {node.hosts: node.node_id for node in self._seen() if node.takes and node.hosts}
         return [node_id for hosts, node_id in others.items() if hosts and self._here not in hosts]

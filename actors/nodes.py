@@ -2,6 +2,10 @@
 
 Ray's list of nodes is what there is; whether one answers is asked of itself, since Ray believes for up to 65 s in one
 that is lost. A node is silent once it missed SILENT_AFTER questions, one second apart.
+
+A drain has two steps, since Ray refuses everything on a node that it drains, a lost driver's successor too: first only
+we know of it, and put there only what can be nowhere else; `seal` then has Ray drain it. The first step is remembered
+beside Ray's own list of nodes, for a supervisor that is made anew.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import ray
 from ray._private import state as ray_state
 from ray._private import worker as ray_worker
 
+from actors.drain_notes import keep_drain, kept_drains
 from actors.errands import Errands
 from actors.raylets import Raylet
 from actors.slots import slots
@@ -32,6 +37,7 @@ LOOK_S = 1.0
 SILENT_AFTER = 2
 HOSTS_AGAIN_S = 5.0
 HOSTS_WITHIN_S = 30.0  # a node that has not told by then is taken to reach nothing that is bound to a host
+SEAL_LEAST_MS = 1000
 PREEMPTION = 2  # DrainNodeReason: always accepted; the raylet goes by itself once it is idle
 
 
@@ -48,13 +54,15 @@ class _Known:
 class Nodes:
     """Use it on one event loop; `look_forever` keeps it up to date."""
 
-    def __init__(self, errands: Errands, mine: frozenset[str]) -> None:
+    def __init__(self, errands: Errands, mine: frozenset[str], namespace: str) -> None:
         """`mine`: what this process reaches."""
         self.mine = str(ray.get_runtime_context().get_node_id())
         self._errands = errands
+        self._namespace = namespace
         self._hosts = {self.mine: mine}  # what was told stays true for as long as the node lives
         self._known: dict[str, _Known] = {}
-        self._draining: dict[str, int] = {}
+        self._draining: dict[str, int] = {}  # by Ray
+        self._leaving: dict[str, int] | None = None  # by us; None before the first look
 
     def seen(self) -> list[Node]:
         """Return the living nodes as they were last seen."""
@@ -65,7 +73,8 @@ class Nodes:
                 slots=slots(known.row),
                 hosts=_told(known),
                 answers=known.missed < SILENT_AFTER,
-                drains=node_id in self._draining,
+                drains=self.deadline(node_id) is not None,
+                sealed=node_id in self._draining,
             )
             for node_id, known in self._known.items()
         ]
@@ -104,6 +113,8 @@ class Nodes:
     async def look(self) -> None:
         """Take Ray's list, and ask every node whether it answers."""
         rows, self._draining = await asyncio.to_thread(_rows)
+        if self._leaving is None:
+            self._leaving = await asyncio.to_thread(kept_drains, self._namespace)
         for gone in set(self._known) - set(rows):
             log.info("node %s is gone", gone)
             await self._known.pop(gone).raylet.close()
@@ -133,16 +144,32 @@ class Nodes:
         finally:
             known.asking = None
 
-    async def drain(self, node_id: str, deadline_ms: int) -> str:
-        """Ask Ray to drain the node until then (UTC ms); return why it does not, or nothing."""
-        accepted, why = await asyncio.to_thread(_drain, node_id, deadline_ms)
+    async def drain(self, node_id: str, deadline_ms: int) -> None:
+        """Have what can leave the node leave it; until then (UTC ms), or until it is sealed, the rest stays."""
+        await asyncio.to_thread(keep_drain, self._namespace, node_id, deadline_ms)
+        self._leaving = {**(self._leaving or {}), node_id: deadline_ms}
+
+    async def seal(self, node_id: str) -> None:
+        """Have Ray drain the node: it puts nothing there any more, and ends it once it is idle, or at the deadline."""
+        deadline_ms = self.leaving()[node_id]
+        accepted, why = await asyncio.to_thread(_drain, node_id, max(deadline_ms, _now_ms() + SEAL_LEAST_MS))
         if accepted:
             self._draining[node_id] = deadline_ms
-        return "" if accepted else str(why)
+        else:
+            log.warning("Ray does not drain node %s: %s", node_id, why)
+
+    def leaving(self) -> dict[str, int]:
+        """Return the nodes that are drained and not sealed, and until when (UTC ms)."""
+        leaving = self._leaving or {}
+        return {node: until for node, until in leaving.items() if node in self._known and node not in self._draining}
 
     def deadline(self, node_id: str) -> int | None:
         """Return until when (UTC ms) the node is being drained; None if it is not."""
-        return self._draining.get(node_id)
+        return self._draining.get(node_id, (self._leaving or {}).get(node_id))
+
+    def sealed(self, node_id: str) -> bool:
+        """Return whether Ray drains the node."""
+        return node_id in self._draining
 
 
 def _told(known: _Known) -> frozenset[str] | None:
@@ -159,3 +186,7 @@ def _drain(node_id: str, deadline_ms: int) -> tuple[bool, str]:
     client = _worker.global_worker.gcs_client
     accepted, why = client.drain_node(node_id, PREEMPTION, "outlast stop --node", deadline_ms)
     return bool(accepted), str(why)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -14,6 +14,7 @@ light.keep_light()
 import asyncio  # noqa: E402
 import logging  # noqa: E402
 import os  # noqa: E402
+import time  # noqa: E402
 from collections.abc import Awaitable, Callable  # noqa: E402
 from functools import partial  # noqa: E402
 from typing import Any  # noqa: E402
@@ -53,6 +54,8 @@ DRAIN_TELL_S = 3.0  # a replica asks at least every 2 s
 STATUS_S = 5.0  # whoever asks for the status has gone by then; nothing may pile up behind it
 REPLICA_TTL_S = 6.0
 ROOM_LOOK_S = 1.0
+DRAIN_LOOK_S = 0.5
+KNOWS_ALL_S = 5.0  # after its start: it then watches the drivers that there are
 
 
 class SupervisorActor:
@@ -68,7 +71,7 @@ class SupervisorActor:
         self._supervisor: Supervisor | None = None
         known = providers(settings, deployment)
         errands = Errands(settings, deployment)
-        self._nodes = Nodes(errands, hosts(known))
+        self._nodes = Nodes(errands, hosts(known), settings.namespace)
         self._providers = Everywhere(known, self._nodes.seen, errands)
         pinned = serve_node if settings.store == "sqlite" and serve_node else None
         self._keepers = [
@@ -117,6 +120,7 @@ class SupervisorActor:
             "looking for orphans": partial(self._end_orphans, orphans),
             "looking at the nodes": self._nodes.look_forever,
             "warming the nodes": warm.turn,
+            "draining": partial(self._end_drains, supervisor, time.monotonic()),
             "head-room": partial(self._keep_room, supervisor, HeadRoom()),
         }
         for name, turn in works.items():
@@ -139,11 +143,17 @@ class SupervisorActor:
 
     async def _keep_room(self, supervisor: Supervisor, room: HeadRoom) -> None:
         """Ask an autoscaler for what we may need soon, and leave a node that is being drained."""
-        if self._nodes.deadline(self._nodes.mine) is not None:
+        if self._nodes.sealed(self._nodes.mine):
             log.warning("the supervisor's node is being drained: Ray makes another elsewhere")
             os._exit(0)
         await room.ask(len(supervisor.watching), self._nodes.seen())
         await asyncio.sleep(ROOM_LOOK_S)
+
+    async def _end_drains(self, supervisor: Supervisor, opened: float) -> None:
+        """Have Ray drain what no run needs any more; not before this supervisor knows which runs there are."""
+        await asyncio.sleep(DRAIN_LOOK_S)
+        if time.monotonic() - opened > KNOWS_ALL_S:
+            await draining.seal_free(self._nodes, supervisor.watching, time.time_ns() // 1_000_000)
 
     async def _leave_when_stale(self, supervisor: Supervisor) -> None:
         await supervisor.stale.wait()

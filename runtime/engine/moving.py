@@ -3,7 +3,8 @@ has returned (P17).
 
 A drain is a handover: the record says so, the driver stops at its next word with the shard, and its successor is made
 elsewhere, with the reason `drain`. A driver that does not stop in time is replaced like a lost one. A few at a time, so
-that each pause stays short. A run whose sandbox cannot be reached from elsewhere stays where it is.
+that each pause stays short. A run whose sandbox cannot be reached from elsewhere stays where it is, and so does its
+successor, should its driver die; `holds` says whether a node is still needed for that.
 
 A driver that waits for a sandbox which it cannot reach is replaced as soon as the host has a node again; the reason is
 then `restart`.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from runtime.core.ops import RequestHandover
@@ -118,3 +119,10 @@ def staying(nodes: list[Node], watched: Mapping[str, Watched], node_id: str) -> 
         else:
             found[run_id] = "no other node has room"
     return found
+
+
+def holds(nodes: Sequence[Node], watched: Iterable[Watched], node_id: str) -> bool:
+    """Return whether a driver is on that node, or it is the last one that reaches a watched run's sandbox."""
+    hosts = next((node.hosts for node in nodes if node.node_id == node_id), None) or frozenset()
+    elsewhere = {host for node in nodes if node.open and node.node_id != node_id for host in node.hosts or ()}
+    return any(one.node_id == node_id or one.home in hosts - elsewhere for one in watched)

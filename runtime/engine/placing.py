@@ -21,12 +21,18 @@ class Node(Struct, frozen=True, kw_only=True):
     slots: int = 1  # how many run actors it has room for
     hosts: frozenset[str] | None = frozenset()
     answers: bool = True
-    drains: bool = False
+    drains: bool = False  # what can go elsewhere does
+    sealed: bool = False  # Ray drains it, and puts nothing there any more, whoever asks
 
     @property
     def open(self) -> bool:
         """Return whether something new may be put there."""
         return self.answers and not self.drains
+
+    @property
+    def takes(self) -> bool:
+        """Return whether Ray puts there what can be nowhere else."""
+        return self.answers and not self.sealed
 
     def reaches(self, host: str | None) -> bool:
         """Return whether what is bound to `host` (None: to nothing) can be reached from here."""
@@ -65,6 +71,7 @@ def place(
     available = [node for node in nodes if node.open]
     if home is not None:
         at_home = [node for node in available if node.reaches(home)]
+        at_home = at_home or [node for node in nodes if node.takes and node.reaches(home)]  # a drain waits for it
         if at_home:
             best = _best(at_home, load, avoid) or min(at_home, key=lambda node: load.get(node.node_id, 0))
             return Place(node_id=best.node_id, bound=True, home=home)
@@ -99,7 +106,8 @@ def misplaced(nodes: Sequence[Node], load: Mapping[str, int], node_id: str, home
         return None
     if away:
         return Move.HOME if target.bound else None
-    return Move.DRAIN if target.bound or home is None else None
+    to_an_open_one = any(node.node_id == target.node_id and node.open for node in nodes)
+    return Move.DRAIN if to_an_open_one and (target.bound or home is None) else None
 
 
 def shortage(nodes: Sequence[Node], load: Mapping[str, int], place: Place) -> str:

@@ -103,7 +103,7 @@ def test_a_run_actor_loads_these_modules_of_ours_and_no_other(loaded: list[str])
 
 def test_the_private_call_that_warms_workers_works(instance: Instance, ray_driver: Any) -> None:
     async def warm() -> bool:
-        nodes = Nodes(Errands(load(instance.env), ""), frozenset())
+        nodes = Nodes(Errands(load(instance.env), ""), frozenset(), "")
         await nodes.look()
         return await WarmWorkers(2, nodes).refill(2)
 

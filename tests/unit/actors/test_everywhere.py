@@ -41,16 +41,24 @@ async def test_hosts_that_do_not_answer_are_left_out_at_the_deadline(
     assert await nodes.everywhere()["hosted"].list() == ["home/run-1"]
 
 
-async def test_nodes_that_are_silent_drained_or_have_not_told_are_not_asked(nodes: NodesByHand) -> None:
+async def test_nodes_that_are_silent_or_sealed_or_have_not_told_are_not_asked(nodes: NodesByHand) -> None:
     nodes.seen = [
         Node(node_id="a", hosts=frozenset({"home"})),
         Node(node_id="b1", hosts=frozenset({"barn"}), answers=False),
-        Node(node_id="c", hosts=frozenset({"cave"}), drains=True),
+        Node(node_id="c", hosts=frozenset({"cave"}), drains=True, sealed=True),
         Node(node_id="d", hosts=None),
         Node(node_id="e", hosts=frozenset()),
     ]
     assert await nodes.everywhere()["hosted"].list() == ["home/run-1"]
     assert nodes.sent == []
+
+
+async def test_a_drained_node_is_asked_as_long_as_it_takes_anything(nodes: NodesByHand) -> None:
+    nodes.seen = [Node(node_id="c", hosts=frozenset({"cave"}), drains=True)]
+    hosted = nodes.everywhere()["hosted"]
+    assert await hosted.list() == ["home/run-1", "cave/run-4"]
+    await hosted.destroy("cave/run-4")
+    assert SANDBOXES["cave"] == set()
 
 
 async def test_a_sandbox_is_destroyed_from_a_node_of_its_host(nodes: NodesByHand) -> None:

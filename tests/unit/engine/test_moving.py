@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from unit.engine.fleet_by_hand import Acts, Handle
 from unit.engine.stage import RUN
 from unit.engine.test_placing import HERE, THERE, node
 
+from runtime.core.record import ClaimReason
 from runtime.engine.concluding import DriveEnd
-from runtime.engine.moving import staying
+from runtime.engine.fleet import Watched
+from runtime.engine.moving import holds, staying
+from runtime.engine.placing import Node
 from runtime.testing.sim_loop import elapse, play
 
 
@@ -75,6 +79,77 @@ def test_a_run_whose_sandbox_cannot_be_reached_from_elsewhere_stays_on_a_drained
         }
 
     play(1, acts())
+
+
+def test_a_driver_that_dies_on_a_drained_node_has_its_successor_there_while_only_that_reaches_the_sandbox() -> None:
+    """The drain waits for such a run until its deadline, so its node lives: nobody may wait elsewhere for it (P17)."""
+
+    async def acts() -> None:
+        acts = await Acts.open(bound=True)
+        first = await _driven(acts)
+        await acts.sandbox_on(HERE)
+        acts.fleet.seen = [node("a", drains=True), node("c", THERE)]
+        await elapse(2.0)
+        first.die()
+        await elapse(1.0)
+        assert acts.made == [(0, "start"), (1, "driver_lost")]
+        successor = acts.fleet.made[-1]
+        assert (successor.node_id, successor.place.bound) == ("a", True)
+        await acts.claimed(1)
+        await elapse(2.0)
+        assert acts.stage.head().handover_epoch == 0
+        acts.fleet.seen = [node("a", drains=True, sealed=True), node("c", THERE)]
+        successor.die()
+        await elapse(1.0)
+        assert acts.fleet.made[-1].node_id == "c", "Ray puts nothing on a node that it drains: it waits elsewhere"
+
+    play(1, acts())
+
+
+def test_a_later_run_of_a_thread_goes_to_its_workspace_on_a_drained_node() -> None:
+    """P18: elsewhere it would wait for it in vain."""
+
+    async def acts() -> None:
+        acts = await Acts.open(bound=True)
+        await _driven(acts)
+        await acts.sandbox_on(THERE)
+        await acts.finished()
+        acts.fleet.seen = [node("a"), node("c", THERE, drains=True)]
+        await acts.another_run("run-2")
+        await elapse(0.2)
+        assert acts.fleet.made[-1].node_id == "c"
+
+    play(1, acts())
+
+
+@pytest.mark.parametrize(
+    ("nodes", "drivers", "held"),
+    [
+        ([node("a", drains=True), node("c", THERE)], {"a": HERE}, True),
+        ([node("a", drains=True), node("c", THERE)], {"c": HERE}, True),
+        ([node("a", drains=True), node("b")], {"b": HERE}, False),
+        ([node("a", drains=True), node("b", answers=False)], {"b": HERE}, True),
+        ([node("a", drains=True), node("b", drains=True)], {"b": HERE}, True),
+        ([node("a", drains=True), node("b")], {"a": None}, True),
+        ([node("a", drains=True), node("b")], {"b": None}, False),
+        ([node("a", None, drains=True), node("b")], {"b": THERE}, False),
+        ([node("b")], {"b": HERE}, False),
+    ],
+    ids=[
+        "a driver beside its sandbox",
+        "one that waits elsewhere for the only node of its host",
+        "one whose host has another node",
+        "unless that is silent",
+        "or drained too",
+        "one that has yet to go",
+        "one that has gone",
+        "what a node reaches that has not told is not known",
+        "a node that is gone",
+    ],
+)
+def test_a_drained_node_is_held(nodes: list[Node], drivers: dict[str, str | None], held: bool) -> None:
+    watched = [Watched(1, ClaimReason.START, node_id=at, home=home) for at, home in drivers.items()]
+    assert holds(nodes, watched, "a") is held
 
 
 def test_a_run_whose_host_is_lost_waits_elsewhere_and_goes_home_when_it_returns() -> None:

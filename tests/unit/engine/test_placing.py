@@ -15,6 +15,7 @@ def node(node_id: str, host: str | None = HERE, **facts: object) -> Node:
 
 
 A, B, C = node("a"), node("b"), node("c", THERE)
+AT_D = Place(node_id="d", bound=True, home=THERE)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +33,9 @@ A, B, C = node("a"), node("b"), node("c", THERE)
         ([A, B, C], {"c": 10}, THERE, None, Place(node_id="c", bound=True, home=THERE)),
         ([A, B, C], {"c": 1}, THERE, "c", Place(node_id="c", bound=True, home=THERE)),
         ([A, node("c", THERE, answers=False)], {}, THERE, None, Place(node_id="a", home=THERE)),
-        ([A, node("c", THERE, drains=True)], {}, THERE, None, Place(node_id="a", home=THERE)),
+        ([A, node("c", THERE, drains=True)], {}, THERE, "c", Place(node_id="c", bound=True, home=THERE)),
+        ([A, node("c", THERE, drains=True, sealed=True)], {}, THERE, None, Place(node_id="a", home=THERE)),
+        ([A, node("c", THERE, drains=True), node("d", THERE)], {"d": 9}, THERE, None, AT_D),
         ([A, node("c", None)], {}, THERE, None, None),
         ([A, node("c", None)], {}, HERE, None, Place(node_id="a", bound=True, home=HERE)),
         ([A, node("c", None, answers=False)], {}, THERE, None, Place(node_id="a", home=THERE)),
@@ -50,7 +53,9 @@ A, B, C = node("a"), node("b"), node("c", THERE)
         "bound: to its host, and waits there for room",
         "bound: also to the node that lost the driver",
         "its host is silent: elsewhere, to wait",
-        "its host is drained: elsewhere, to wait",
+        "its host is drained: there all the same, for the drain waits",
+        "Ray drains its host, and takes nobody: elsewhere, to wait",
+        "its host has another node: not on the drained one",
         "a node that has not told may be the host: not yet",
         "the host is known: the others need not have told",
         "a silent node tells nothing: elsewhere",
@@ -78,6 +83,8 @@ DRAINED = node("a", drains=True)
         ([A, C], {}, "a", THERE, Move.HOME),
         ([A, node("c", THERE, answers=False)], {}, "a", THERE, None),
         ([A], {}, "gone", HERE, None),
+        ([DRAINED, node("a2", drains=True)], {}, "a", HERE, None),
+        ([A, node("c", THERE, drains=True)], {}, "a", THERE, Move.HOME),
     ],
     ids=[
         "balance is no reason",
@@ -90,6 +97,8 @@ DRAINED = node("a", drains=True)
         "who waits elsewhere goes home",
         "but not while home is silent",
         "a lost node is the lease's matter",
+        "from one drained node to another there is no move",
+        "who waits elsewhere goes home, also to a drained node",
     ],
 )
 def test_a_move(nodes: list[Node], load: dict[str, int], at: str, home: str | None, expected: Move | None) -> None:
