@@ -24,6 +24,8 @@ from serve_app import proxy_program
 # Serve adds a folder of 56 hex digits below HAProxy's, and its sockets may have 97 bytes in all.
 SHORT_TEMP = Path("/tmp")  # noqa: S108 - made private, and its owner checked
 
+PROXY_GUARD = "serve_app.proxy_guard:middlewares"
+
 # Above the ports of the workers of `ray start`, below Serve's for replicas (30000) and Linux's for connections (32768).
 OWN_PORTS = range(20_000, 30_000)
 
@@ -66,6 +68,8 @@ def prepare(temp_dir: str, data_dir: Path, *, own: bool) -> None:
     # A proxy that starts waits behind the drivers of all runs that are taken over; after three times this long Serve
     # gives it up, and `serve` with it. Serve's own is 5: too short, as seen with twenty runs on two busy cores.
     env.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "30")
+    # Of Serve's own proxy: what it may not tell who comes back to a run. Of another's cluster, its nodes must have it.
+    env.setdefault("RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH", PROXY_GUARD)
     if not own:
         env.setdefault("RAY_AUTH_MODE", "disabled")
         return

@@ -14,6 +14,7 @@ from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.scripts.scripts import start
 
 from actors.slots import RUN_MEMORY
+from serve_app.ray_environment import PROXY_GUARD
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = ("initialization_commands", "setup_commands", "head_start_ray_commands", "worker_start_ray_commands")
@@ -43,6 +44,10 @@ def test_the_launcher_refuses_a_misspelt_key(config: dict[str, Any]) -> None:
     config["setup_comands"] = []
     with pytest.raises(Exception, match="setup_comands"):
         validate_config(prepare_config(config))
+
+
+def test_serves_own_proxy_is_guarded_on_every_node(config: dict[str, Any]) -> None:
+    assert all(f"RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH={PROXY_GUARD} " in command for command in _starts(config))
 
 
 def test_every_node_is_told_its_authentication_mode_and_gets_the_token(config: dict[str, Any]) -> None:

@@ -6,21 +6,31 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from threading import Event
 
+import httpx
 import leftovers
 import pytest
 from instance import OUTLAST, Instance
-from processes import wait_dead
+from processes import command_line, kill, wait_dead
 from shell_runs import numbered, unique
 from waiting import wait_until
 from watching import Watch, check_whole
 
-from serve_app.ray_environment import free_port
+from runtime import process
+from runtime.process import ProcessIdentity
+from serve_app.ray_environment import PROXY_GUARD, free_port
 
 LINES, PER_SECOND = 500, 10.0  # longer than a stop and a start
 NO_INSTANCE = 5
+REPLICA = ":ServeReplica:"
+KILLS = 3
+READERS = 16
 MARK = "OUTLAST_TEST_CLUSTER"
 
 
@@ -42,7 +52,7 @@ def cluster_address(tmp_path: Path) -> Iterator[str]:
     command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--disable-usage-stats"]
     command += [f"--{name}={value}" for name, value in options.items()]
     env = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-    env |= {MARK: mark, "RAY_AUTH_MODE": "disabled"}
+    env |= {MARK: mark, "RAY_AUTH_MODE": "disabled", "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": PROXY_GUARD}
     try:
         subprocess.run(command, env=env, cwd="/", check=True, timeout=60, capture_output=True)
         yield f"127.0.0.1:{port}"
@@ -101,3 +111,48 @@ def test_another_port_than_that_of_the_clusters_serve_is_refused_with_the_right_
     )
     assert ended.returncode == NO_INSTANCE
     assert f"Set OUTLAST_PORT={listens}." in ended.stderr.splitlines()[-1]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(240)
+def test_who_comes_back_to_a_run_hears_nothing_of_a_replica_that_dies(guest: Instance, tmp_path: Path) -> None:
+    """Ray Serve's own proxy is in front here, and says 500 for a replica that dies before it answers."""
+    guest.start()
+    run = unique("guest")
+    guest.begin(run, numbered(LINES, PER_SECOND))
+    wait_until(lambda: guest.record(run)["chunks"] > 20, f"chunks of {run}", 30.0)
+    told: Counter[int] = Counter()
+    enough = Event()
+    with ThreadPoolExecutor(READERS) as pool:
+        readers = [pool.submit(_come_back, guest.url, run, told, enough) for _ in range(READERS)]
+        try:
+            for _ in range(KILLS):
+                before = _replicas(tmp_path)
+                assert before, [command_line(pid) for pid in leftovers.carrying(MARK, str(tmp_path))]
+                heard = told[200]
+                kill(before[0])
+                wait_until(lambda before=before: set(_replicas(tmp_path)) - set(before), "another replica", 60.0)  # type: ignore[misc]
+                wait_until(lambda heard=heard: told[200] > heard + READERS, "readers are answered", 60.0)  # type: ignore[misc]
+        finally:
+            enough.set()
+        for reader in readers:
+            reader.result()
+    assert set(told) == {200}, told
+
+
+def _replicas(mark: Path) -> list[ProcessIdentity]:
+    """Return the gateway replicas, which are the cluster's processes."""
+    pids = leftovers.carrying(MARK, str(mark))
+    return [who for pid in pids if REPLICA in command_line(pid) and (who := process.identify(pid))]
+
+
+def _come_back(url: str, run: str, told: Counter[int], enough: Event) -> None:
+    """Read the run's first chunk again and again; count what is answered. A connection that is cut is no answer."""
+    with httpx.Client(base_url=url, timeout=10.0) as http:
+        while not enough.is_set():
+            with (
+                suppress(httpx.TransportError),
+                http.stream("GET", "/api/chat", params={"runId": run, "offset": "-1"}) as response,
+            ):
+                told[response.status_code] += 1
+                next(response.iter_lines(), None)
