@@ -7,6 +7,7 @@
     hosts     three hosts in namespaces of their own
     postgres  a PostgreSQL server that the test starts; for some tests a whole instance too
     docker    a Docker engine that the test starts; for some tests a whole instance too
+    agents    the real coding agents from npm, against a stub of their models; for some tests a whole instance too
 
 A lane whose need cannot be had on this machine is left out: its tests are skipped, and the summary ends with one line
 that says how to get it. `OUTLAST_TEST_NEED=ray,node` turns that into a failure, so that a CI cannot go green on what it
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -75,6 +77,11 @@ def _docker() -> str | None:
     return missing() or _ray()
 
 
+def _agents() -> str | None:
+    machine = platform.machine()
+    return _node() or (None if machine in ("x86_64", "aarch64") else f"npm has no agents for {machine}")
+
+
 def _hosts() -> str | None:
     from lan import missing  # noqa: PLC0415 - of chaos/: this file is also used without it
 
@@ -120,6 +127,7 @@ LANES = {
             may_start_ray=True,
         ),
         Lane("node", _node, "put Node 20 or newer and its npm on the PATH", may_start_ray=True),
+        Lane("agents", _agents, "put Node 20 or newer and its npm on the PATH", may_start_ray=True),
     )
 }
 

@@ -137,7 +137,7 @@ class Watch:
 
     def _frames(self, response: httpx.Response) -> Iterator[tuple[str, str]]:
         id, data = "", ""
-        for line in response.iter_lines():
+        for line in _lines(response):
             if self._closed.is_set():
                 return
             if line.startswith("id: "):
@@ -149,6 +149,15 @@ class Watch:
             elif not line and data:
                 yield id, data
                 data = ""
+
+
+def _lines(response: httpx.Response) -> Iterator[str]:
+    """Yield the lines as they come. A line ends at a newline and nowhere else: `iter_lines` splits at U+2028 too."""
+    rest = b""
+    for piece in response.iter_bytes():
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            yield line.decode()
 
 
 def check_whole(watch: Watch, count: int) -> None:

@@ -48,7 +48,7 @@ def install(source: Path, target: Path) -> None:
     value = hashlib.sha256(locked + version.encode()).hexdigest()
     if stamp.has("modules", value) and (target / "node_modules").is_dir():
         return
-    say("installing the clients of tests/node/package-lock.json")
+    say(f"installing what {source.parent.name}/{source.name}/package-lock.json names")
     with stamp.step("modules", value):
         for name in LOCKED:
             shutil.copyfile(source / name, target / name)

@@ -4,7 +4,7 @@ The prompt goes in on stdin (never through an argv or a shell), system messages 
 before it becomes an argument. Order and names of the arguments: contract 11.2, but for `--json`, the CLI's present
 name of `--experimental-json`, and what the CLI would do to others: no analytics (offline, they hold up its exit for
 5 s), no look for updates, and no plugins (it fetches their catalogue from elsewhere at each run, whether there are any
-or not).
+or not). Nor a snapshot of its shell: that writes its whole environment, credentials too, into the agent's home (P18).
 
 Sandbox mode, if the request names none: on the `local` provider the agent runs as the user, so Codex's own sandbox
 lets it write its workspace and no more (`workspace-write`); where the provider shuts the agent in, that is the wall,
@@ -130,6 +130,7 @@ def _config(props: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, str]:
         "analytics.enabled": "false",
         "check_for_update_on_startup": "false",
         "features.plugins": "false",
+        "features.shell_snapshot": "false",
     }
     if effort is not None:
         config["model_reasoning_effort"] = json_text(effort)

@@ -1,17 +1,19 @@
-"""The clients from npm are pinned and hashed, free of any machine's addresses, and installed once."""
+"""The clients and agents from npm are pinned and hashed, free of any machine's addresses, and installed once."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import setup_agents
 import setup_node
 from setup_venv import SetupError
 
-LOCK = json.loads((setup_node.SOURCE / "package-lock.json").read_text())
-PACKAGES = {path: package for path, package in LOCK["packages"].items() if path}
+SOURCES = (setup_node.SOURCE, setup_agents.SOURCE)
 
 FAKE_NPM = """#!/bin/sh
 echo "$@" >> calls
@@ -43,20 +45,30 @@ def _prepare(source: Path) -> list[str]:
     return (target / "calls").read_text().split("\n")[:-1]
 
 
-def test_every_package_is_pinned_and_hashed() -> None:
-    assert len(PACKAGES) > 5
-    for path, package in PACKAGES.items():
+def _packages(source: Path) -> dict[str, Any]:
+    lock = json.loads((source / "package-lock.json").read_text())
+    return {path: package for path, package in lock["packages"].items() if path}
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
+def test_every_package_is_pinned_and_hashed(source: Path) -> None:
+    packages = _packages(source)
+    assert len(packages) > 5
+    for path, package in packages.items():
         assert re.fullmatch(r"\d+\.\d+\.\d+\S*", package["version"]), path
         assert package["integrity"].startswith("sha512-"), path
 
 
-def test_the_lock_names_no_place_to_download_from() -> None:
-    assert [path for path, package in PACKAGES.items() if "resolved" in package] == []
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
+def test_the_lock_names_no_place_to_download_from(source: Path) -> None:
+    assert [path for path, package in _packages(source).items() if "resolved" in package] == []
 
 
-def test_every_direct_dependency_is_one_version() -> None:
-    asked = json.loads((setup_node.SOURCE / "package.json").read_text())["dependencies"]
-    assert {name: PACKAGES[f"node_modules/{name}"]["version"] for name in asked} == asked
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
+def test_every_direct_dependency_is_one_version(source: Path) -> None:
+    asked = json.loads((source / "package.json").read_text())["dependencies"]
+    packages = _packages(source)
+    assert {name: packages[f"node_modules/{name}"]["version"] for name in asked} == asked
 
 
 def test_modules_are_installed_once_and_scripts_follow_the_sources(source: Path) -> None:
@@ -91,3 +103,19 @@ def test_a_missing_npm_is_named(source: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("PATH", str(source))
     with pytest.raises(SetupError, match="node is not on the PATH"):
         _prepare(source)
+
+
+def test_the_agents_programs_are_linked_anew_each_time(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    for program in (old, new):
+        program.write_text("#!/bin/sh\n")
+    for program in (old, new, new):
+        setup_agents.link(tmp_path / "bin", {"claude": program})
+    assert [path.name for path in (tmp_path / "bin").iterdir()] == ["claude"]
+    assert (tmp_path / "bin" / "claude").resolve() == new
+    assert os.access(new, os.X_OK)
+
+
+def test_an_agent_that_npm_did_not_bring_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="no claude and no codex for linux-"):
+        setup_agents.programs(tmp_path)

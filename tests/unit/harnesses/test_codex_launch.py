@@ -19,6 +19,7 @@ CONFIG = (
     *("--config", "analytics.enabled=false"),
     *("--config", "check_for_update_on_startup=false"),
     *("--config", "features.plugins=false"),
+    *("--config", "features.shell_snapshot=false"),
 )
 HISTORY: list[dict[str, Any]] = [
     {"id": "a", "role": "user", "content": "My name is Ada."},
