@@ -106,7 +106,7 @@ def draw_plan(rng: random.Random) -> Plan:
     for number in range(1, rng.choice([2, 2, 3, 4])):
         run_id = f"run-{number}"
         create = _draw_create(rng, run_id, "thread-1" if one_thread else f"thread-{number}")
-        unwatched_s = rng.choice([0.0, 0.0, 60.0]) * (1 - rng.random() ** 2)
+        unwatched_s = rng.choice([0.0, 0.0, 30.0]) * (1 - rng.random() ** 2)
         at = at if together and plan.posts else plan.seconds * 0.4 * rng.random() ** 3
         plan.posts.append(Post(at, 1 + rng.randrange(2), unwatched_s, create))
         plan.scripts[run_id] = write_script(rng, rng.randrange(120), plan.seconds * (0.1 + rng.random()))

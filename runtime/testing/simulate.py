@@ -7,6 +7,7 @@ one command that plays it again.
 from __future__ import annotations
 
 import argparse
+import gc
 import multiprocessing
 import os
 import sys
@@ -48,10 +49,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _reports(seeds: range, jobs: int) -> Iterator[Report]:
     """Play the histories, and yield each in the order of the seeds."""
     if jobs == 1:
+        _settle()
         yield from map(simulate, seeds)
         return
-    with multiprocessing.get_context("spawn").Pool(jobs) as players:
+    with multiprocessing.get_context("spawn").Pool(jobs, _settle) as players:
         yield from players.imap(simulate, seeds, PORTION)
+
+
+def _settle() -> None:
+    """Let garbage collection forget what stays for ever, which is nearly all there is."""
+    gc.collect()
+    gc.freeze()
 
 
 def describe(report: Report) -> str:

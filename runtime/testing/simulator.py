@@ -37,7 +37,8 @@ from runtime.testing.sim_verdict import judge
 BOUND_S = 120.0
 # Then sleepers wake up and late messages arrive; nothing may come of it. Longer than the supervisor's reap interval,
 # and after the last of them as long as a lease and what follows it.
-QUIET_S = 16.0
+REAP_INTERVAL_S = 5
+QUIET_S = REAP_INTERVAL_S + 2.0
 AFTER_THE_LAST_S = 6.0
 SETTLE_S = 5.0  # a finish is followed by a destroy
 
@@ -68,7 +69,12 @@ def simulate(seed: int, make_store: Callable[[int], Store] | None = None, most_s
     loop = SimLoop(random.Random(seed))
     plan = draw_plan(loop.rng)
     plan.shards = min(plan.shards, most_shards)
-    settings = Settings(sandbox_return_s=20, takeover_attempts=plan.takeover_attempts, shards=plan.shards)
+    settings = Settings(
+        sandbox_return_s=20,
+        reap_interval_s=REAP_INTERVAL_S,
+        takeover_attempts=plan.takeover_attempts,
+        shards=plan.shards,
+    )
     if make_store is None and not plan.postgres:
         make_store = MemoryStore
     deployment = Deployment(loop, make_store(plan.shards) if make_store else None, plan.scripts, settings)
