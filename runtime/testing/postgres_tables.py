@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from psycopg.errors import LockNotAvailable, UniqueViolation
@@ -61,6 +61,18 @@ class Query:
     between: Callable[[], None] = lambda: None
 
 
+@dataclass(frozen=True, slots=True)
+class Locks:
+    """Rows that nobody else may lock at all (`mine`), or only as `shared` ones too."""
+
+    mine: set[str]
+    shared: set[str] = field(default_factory=set)
+
+    def conflict(self, other: Locks) -> bool:
+        """Return whether one of the two has to wait for the other."""
+        return bool(self.mine & (other.mine | other.shared) or self.shared & other.mine)
+
+
 class Tables:
     """What is committed. `answer` runs one statement."""
 
@@ -72,7 +84,7 @@ class Tables:
         self.batches: dict[str, dict[int, tuple[Any, ...]]] = {}  # by seq, which only grows
         self.stderr: dict[str, bytes] = {}
         self.marks: dict[str, bytes] = {}
-        self.locks: dict[object, set[str]] = {}  # by session: what it has locked
+        self.locks: dict[object, Locks] = {}  # by session
         self._statements: dict[str, Callable[[Values], Rows]] = {
             sql.TAKE_SHARD: self._take_shard,
             sql.FIND_META: lambda _: [("outlast.meta",)],
@@ -111,18 +123,18 @@ class Tables:
         return self._statements[query.statement](query.values)
 
     @contextmanager
-    def locking(self, rows: set[str], by: object) -> Iterator[None]:
+    def locking(self, wanted: Locks, by: object) -> Iterator[None]:
         """Keep others from these rows. Raises LockNotAvailable if another session has one of them."""
-        self.refuse_locked(rows)
-        self.locks[by] = rows
+        self.refuse_locked(wanted)
+        self.locks[by] = wanted
         try:
             yield
         finally:
             self.locks.pop(by, None)
 
-    def refuse_locked(self, rows: set[str]) -> None:
+    def refuse_locked(self, wanted: Locks) -> None:
         """Raise LockNotAvailable if a session has locked one of these rows."""
-        if any(rows & locked for locked in self.locks.values()):
+        if any(wanted.conflict(locked) for locked in self.locks.values()):
             raise LockNotAvailable("canceling statement due to lock timeout")
 
     # --- what more than one statement asks ---
@@ -158,7 +170,7 @@ class Tables:
         _, shard = values
         if shard not in self.shards:
             return []
-        self.refuse_locked({_shard_row(shard)})
+        self.refuse_locked(Locks({_shard_row(shard)}))
         self.shards[shard] += 1
         return [(self.shards[shard],)]
 
@@ -227,15 +239,15 @@ def _shard_row(shard: int) -> str:
     return f"shard {shard}"
 
 
-def locked_rows(tables: Tables, group: Mapping[str, Any]) -> set[str]:
+def locked_rows(tables: Tables, group: Mapping[str, Any]) -> Locks:
     """Return what a group locks: its shard's row, those of runs, and those that say who the supervisor is and how many
-    runs there may be, if it changes that."""
+    runs there may be, if it changes that. Who the supervisor is may be read by several at once."""
     rows = {_shard_row(group["p_shard"]), *(f"run {run_id}" for run_id in group["seen_runs"] if run_id in tables.runs)}
     if group["supervisor_epoch"] >= 0:
         rows.add("supervisor")
     if group["count_most"] < HUGE:
         rows.add("meta")
-    return rows
+    return Locks(rows, {"supervisor"} if group["seen_supervisor"] >= 0 else set())
 
 
 def as_believed(tables: Tables, group: Mapping[str, Any]) -> bool:

@@ -8,7 +8,20 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from runtime.core.ops import Appended, Create, Created, Done, Finished, Op, Outcome, ThreadBusy
+from runtime.core.ops import (
+    Appended,
+    Assign,
+    Assigned,
+    Create,
+    Created,
+    Done,
+    Finished,
+    Op,
+    OpenSupervisor,
+    Outcome,
+    SupervisorStale,
+    ThreadBusy,
+)
 from runtime.core.record import Head
 from runtime.errors import ShardSuperseded, StoreFull, StoreUnavailable
 from runtime.stores.postgres import PostgresStore
@@ -112,6 +125,25 @@ def test_nobody_writes_a_row_between_the_look_and_the_writing(server: ModelServe
     two.do(_cancelling("run-2"))
     head = _head(one, "run-1")
     assert (head.next_seq, head.cancel_requested) == (2, True)
+
+
+def test_no_supervisor_begins_between_the_look_and_the_writing_of_an_older_ones_decision(
+    server: ModelServer, one: Side, two: Side
+) -> None:
+    one.do(OpenSupervisor(claimant="old"), create("run-1", THREAD))
+    refused = []
+
+    def begin() -> None:
+        with pytest.raises(StoreUnavailable, match="lock timeout"):
+            two.do(OpenSupervisor(claimant="new"))
+        refused.append(True)
+
+    Steps(server, 2, begin)
+    assign = Assign(run_id="run-1", supervisor_epoch=1, expected_epoch=0, max_attempts=8)
+    assert isinstance(one.do(assign)[0], Assigned)
+    assert refused
+    two.do(OpenSupervisor(claimant="new"))
+    assert isinstance(one.do(assign)[0], SupervisorStale)
 
 
 def test_a_finish_and_a_cancel_of_who_is_next_lose_nothing(server: ModelServer, one: Side, two: Side) -> None:
