@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from actors.errands import Errands
 from runtime.core.workspace import WorkspaceSource
 from runtime.engine.placing import Node
-from runtime.errors import SandboxUnreachable
+from runtime.errors import AgentError, SandboxUnreachable
 from runtime.ports import Sandbox, SandboxProvider
 
 log = logging.getLogger("outlast.supervisor")
@@ -54,7 +54,6 @@ class _OnItsHost:
         self._provider = provider
         self._seen = seen
         self._errands = errands
-        self._here = provider.host(provider.key("-"))
 
     def key(self, run_id: str) -> str:
         """Return the key of a sandbox here."""
@@ -74,7 +73,10 @@ class _OnItsHost:
 
     async def list(self) -> list[str]:
         """Return what is here and on every other host that says so in time; all are asked at once."""
-        others = self._elsewhere()
+        here = await asyncio.to_thread(_here, self._provider)
+        # One for all that reach the same, and none that reaches what this one does.
+        able = {node.hosts: node.node_id for node in self._seen() if node.takes and node.hosts}
+        others = [node_id for hosts, node_id in able.items() if hosts and here not in hosts]
         asked = [self._provider.list(), *(self._errands.keys(node_id, self.name) for node_id in others)]
         found = await asyncio.gather(*asked, return_exceptions=True)
         keys: dict[str, None] = {}  # each once, in order
@@ -88,7 +90,7 @@ class _OnItsHost:
     async def destroy(self, key: str) -> None:
         """Destroy it here, or from a node of its host. Raises SandboxUnreachable."""
         host = self._provider.host(key)
-        if host == self._here:
+        if host == await asyncio.to_thread(_here, self._provider):
             await self._provider.destroy(key)
             return
         there = next((node.node_id for node in self._seen() if node.takes and node.reaches(host)), None)
@@ -96,7 +98,10 @@ class _OnItsHost:
             raise SandboxUnreachable(f"No node of {host} is there.")
         await self._errands.destroy(there, self.name, key)
 
-    def _elsewhere(self) -> Sequence[str]:
-        """Return nodes that answer, one for all that reach the same, and none that reaches only what this one does."""
-        others = {node.hosts: node.node_id for node in self._seen() if node.takes and node.hosts}
-        return [node_id for hosts, node_id in others.items() if hosts and self._here not in hosts]
+
+def _here(provider: SandboxProvider) -> str | None:
+    """Return the host of what the provider makes here; None if it makes nothing here. May ask an engine, and block."""
+    try:
+        return provider.host(provider.key("-"))
+    except AgentError:
+        return None

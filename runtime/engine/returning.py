@@ -20,7 +20,7 @@ from runtime.core.ops import Note
 from runtime.core.record import Head, Launch
 from runtime.engine.plugins import pick
 from runtime.engine.preparing import CREATE_DEADLINE_S
-from runtime.errors import OutlastError, SandboxUnreachable
+from runtime.errors import AgentError, OutlastError, SandboxUnreachable
 from runtime.ports import Clock, SandboxProvider, ShardPort
 
 log = logging.getLogger("outlast.supervisor")
@@ -105,7 +105,7 @@ class Orphans:
 
     async def _end(self, provider: SandboxProvider, key: str, there: set[str]) -> bool:
         run_id = decode_name(key.rpartition("/")[2])
-        if isinstance(run_id, Flaw) or not _names(provider, key, run_id):
+        if isinstance(run_id, Flaw) or not await asyncio.to_thread(_names, provider, key, run_id):
             self._report(key, "its key does not say whose it is")
             return False
         stored = await self._shard_of(run_id).record(run_id)
@@ -139,8 +139,14 @@ def _by_host(provider: SandboxProvider, keys: Iterable[str]) -> list[list[str]]:
 
 
 def _names(provider: SandboxProvider, key: str, run_id: str) -> bool:
-    """Return whether `key` is that of the run's sandbox, here or, if it begins with its host, on another one."""
-    here = provider.key(run_id)
+    """Return whether `key` is that of the run's sandbox, here or, if it begins with its host, on another one.
+
+    May ask an engine, and block. Where the provider makes nothing here there is no key to compare with: the key's own
+    host has told it, and tells only what is this deployment's."""
+    try:
+        here = provider.key(run_id)
+    except AgentError:
+        return provider.capabilities.one_host
     if key == here:
         return True
     if not provider.capabilities.one_host:

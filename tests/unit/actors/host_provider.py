@@ -6,11 +6,12 @@ from contextvars import ContextVar
 from typing import NoReturn
 
 from runtime.core.workspace import WorkspaceSource
-from runtime.errors import SandboxUnreachable
+from runtime.errors import LaunchFailed, SandboxUnreachable
 from runtime.ports import Capabilities, Sandbox
 from runtime.settings import Settings
 
 HERE: ContextVar[str] = ContextVar("host", default="home")
+NOTHING = "nothing"  # a host without what the provider needs
 SANDBOXES: dict[str, set[str]] = {}  # host -> the keys of what exists there
 PROVIDERS = f"hosted={__name__}:HostProvider"
 
@@ -26,6 +27,8 @@ class HostProvider:
         self.deployment = deployment
 
     def key(self, run_id: str) -> str:
+        if HERE.get() == NOTHING:
+            raise LaunchFailed("nothing can be made here")
         return f"{HERE.get()}/{run_id}"
 
     def host(self, key: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from unit.actors.cluster_by_hand import NodesByHand
-from unit.actors.host_provider import SANDBOXES, HostProvider
+from unit.actors.host_provider import HERE, NOTHING, SANDBOXES, HostProvider
 
 from actors import errands
 from runtime.engine.placing import Node
@@ -51,6 +51,16 @@ async def test_nodes_that_are_silent_or_sealed_or_have_not_told_are_not_asked(no
     ]
     assert await nodes.everywhere()["hosted"].list() == ["home/run-1"]
     assert nodes.sent == []
+
+
+async def test_a_supervisor_where_nothing_can_be_made_still_sees_and_destroys_elsewhere(nodes: NodesByHand) -> None:
+    """Such as one without Docker, beside nodes with it."""
+    home = HERE.set(NOTHING)
+    hosted = nodes.everywhere()["hosted"]
+    assert await hosted.list() == ["home/run-1", "barn/run-2", "barn/run-3", "cave/run-4"]
+    await hosted.destroy("cave/run-4")
+    assert SANDBOXES["cave"] == set()
+    HERE.reset(home)
 
 
 async def test_a_drained_node_is_asked_as_long_as_it_takes_anything(nodes: NodesByHand) -> None:

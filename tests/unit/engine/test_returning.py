@@ -11,7 +11,7 @@ from runtime.core.ops import Note, Op
 from runtime.core.record import Head, RunSpec, Status
 from runtime.engine.clock import SystemClock
 from runtime.engine.returning import Orphans, give_back
-from runtime.errors import SandboxUnreachable, StoreUnavailable
+from runtime.errors import LaunchFailed, SandboxUnreachable, StoreUnavailable
 from runtime.ports import Capabilities, SandboxProvider, ShardPort
 from runtime.settings import Settings
 from runtime.stores.memory import MemoryStore
@@ -44,12 +44,15 @@ class Provider:
         self.asked: list[str] = []
         self.there: list[str] = []
         self.unreachable = False
+        self.able = True  # to make something here
         self.silent: dict[str, asyncio.Event] = {}  # hosts whose destroys wait, and then fail
 
     def host(self, key: str) -> str:
         return key.partition("/")[0]
 
     def key(self, run_id: str) -> str:
+        if not self.able:
+            raise LaunchFailed("nothing can be made here")
         return f"here/{run_id}"
 
     async def list(self) -> list[str]:
@@ -138,6 +141,13 @@ async def test_an_orphan_on_another_host_is_destroyed_too() -> None:
     provider.there = ["elsewhere/run-1"]
     assert await orphans_of(driver, provider).end() == 1
     assert provider.destroyed == ["elsewhere/run-1"]
+
+
+async def test_an_orphan_elsewhere_is_destroyed_where_nothing_of_its_kind_can_be_made_here() -> None:
+    driver, provider, shards, providers = ended_run()
+    await give_back(shards, providers, SystemClock())
+    provider.there, provider.able = ["elsewhere/run-1"], False
+    assert await orphans_of(driver, provider).end() == 1
 
 
 async def test_a_sandbox_beside_the_one_that_its_run_names_is_an_orphan() -> None:
