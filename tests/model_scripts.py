@@ -126,16 +126,17 @@ def _text(_: Params) -> list[Turn]:
 
 
 def _tools(params: Params) -> list[Turn]:
-    """Many calls: one after another, at once, and one that fails."""
+    """Many calls: one after another, two at once (whose order is then chance; `at_once=no`), and one that fails."""
     count = int(params.get("count", "6"))
     calls: list[Turn] = [
         (Say(f"Step {number}."), Run(f"echo row {number} >> rows.txt; wc -l < rows.txt"))
         for number in range(1, count + 1)
     ]
+    both: Turn = (Say(f"Now {HOLD}two more."), Run("cat hello.txt"), Run("cat rows.txt"))
     return [
         (Say("First a file."), Write("hello.txt", f"hello from the agent\n{HARD_TEXT}\n")),
         *calls,
-        (Say(f"Now {HOLD}two at once."), Run("cat hello.txt"), Run("cat rows.txt")),
+        *([both[:2], both[2:]] if params.get("at_once") == "no" else [both]),
         (Run("cat no-such-file; exit 3"),),
         (Say(f"Done: {count} rows."),),
     ]

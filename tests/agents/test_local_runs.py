@@ -49,6 +49,7 @@ def check(played: Played, status: Status = Status.COMPLETED) -> None:
 async def test_text_arrives_character_for_character(
     local: LocalAgents, models: ModelServer, agent: Agent, run: str
 ) -> None:
+    before = len(models.foreign)
     played = await local.play(agent, run, tag("text", run))
     check(played)
     assert played.exit.code == 0
@@ -56,6 +57,7 @@ async def test_text_arrives_character_for_character(
     assert played.log.ending.usage is not None
     assert played.log.ending.usage["totalTokens"] > 100
     assert {seen.credential for seen in models.of(run)} == {CREDENTIAL}
+    assert models.foreign[before:] == [], "something was asked of the world"
 
 
 async def test_every_tool_call_has_its_result(local: LocalAgents, agent: Agent, run: str) -> None:
@@ -116,8 +118,10 @@ async def test_output_far_beyond_a_pipe_is_whole(local: LocalAgents, agent: Agen
     assert max(len(data) for data in played.log.chunks) > BIG
 
 
-async def test_a_killed_agent_is_a_failure_and_leaves_nothing(local: LocalAgents, agent: Agent, run: str) -> None:
-    sandbox, spec = await local.start(agent, run, tag("wait", run), **agent.free)
+async def test_a_killed_agent_is_a_failure_that_leaves_nothing_but_its_session(
+    local: LocalAgents, agent: Agent, run: str
+) -> None:
+    sandbox, spec = await local.start(agent, run, tag("wait", run), "thread", **agent.free)
     await wait_for_file(sandbox, "begun")
     kill_main_process(sandbox)
     played = await local.end(agent, sandbox, spec)
@@ -125,6 +129,11 @@ async def test_a_killed_agent_is_a_failure_and_leaves_nothing(local: LocalAgents
     assert played.log.terminal["code"] == "agent_signal"
     assert leftovers.carrying("AGENT_SANDBOX", sandbox.key) == []
     assert len(played.log.of("TOOL_CALL_START")) == len(played.log.of("TOOL_CALL_RESULT")) == 1
+    (session,) = [said["sessionId"] for said in played.custom(agent.session_event)]
+    again = await local.play(agent, f"{run}-2", tag("text", f"{run}-2"), "thread", sessionId=session, **agent.free)
+    check(again)
+    assert [said["sessionId"] for said in again.custom(agent.session_event)] == [session]
+    assert again.text.startswith("Two plus two")
 
 
 def kill_main_process(sandbox: LocalSandbox) -> None:
@@ -134,25 +143,6 @@ def kill_main_process(sandbox: LocalSandbox) -> None:
     stats = {process: read_stat(process[0]) for process in descendants(launch.pid)}
     (main,) = [process for process, stat in stats.items() if stat is not None and stat[0] == launch.pid]
     send(main, signal.SIGKILL)
-
-
-async def test_a_session_goes_on_after_its_agent_was_killed(
-    local: LocalAgents, models: ModelServer, agent: Agent, run: str
-) -> None:
-    sandbox, spec = await local.start(agent, run, tag("wait", run), "thread", **agent.free)
-    await wait_for_file(sandbox, "begun")
-    kill_main_process(sandbox)
-    first = await local.end(agent, sandbox, spec)
-    (session,) = first.custom(agent.session_event)
-    again = await local.play(
-        agent, f"{run}-2", tag("text", f"{run}-2"), "thread", sessionId=session["sessionId"], **agent.free
-    )
-    check(again)
-    assert (
-        again.custom(agent.session_event) in ([], [session])
-        or again.custom(agent.session_event)[0]["sessionId"] == session["sessionId"]
-    )
-    assert again.text.startswith("Two plus two")
 
 
 async def test_unless_told_claude_runs_no_command_that_writes_elsewhere(local: LocalAgents, run: str) -> None:
@@ -181,9 +171,3 @@ async def test_unless_told_codex_writes_its_workspace_and_no_more(local: LocalAg
 def failed(event: dict[str, Any]) -> bool:
     """Return whether the result of a tool call says that it failed."""
     return "state" in event.get("metadata", {}).get("tanstack", {})
-
-
-async def test_nothing_was_asked_of_the_world(models: ModelServer, agent: Agent, local: LocalAgents, run: str) -> None:
-    before = len(models.foreign)
-    check(await local.play(agent, run, tag("text", run)))
-    assert models.foreign[before:] == []
