@@ -9,7 +9,7 @@ from typing import Any
 
 from runtime.core.ids import shard_of
 from runtime.core.record import Claimant
-from runtime.engine.returning import give_back
+from runtime.engine.returning import Orphans, give_back
 from runtime.engine.supervisor import Supervisor
 from runtime.errors import OutlastError
 from runtime.settings import Settings
@@ -78,6 +78,7 @@ class SimSupervisors:
         await office.supervisor.open()
         office.opened.set_result(None)
         office.process.start(self._give_back_forever(office))
+        office.process.start(self._end_orphans_forever(office))
         await office.supervisor.stale.wait()
         if self.current is office:
             self.current = None
@@ -87,6 +88,13 @@ class SimSupervisors:
         providers = {"sim": SimProvider(self._world, office.process.name)}
         while True:
             await give_back(office.shards.values(), providers, self._loop)
+            await asyncio.sleep(self._settings.reap_interval_s)
+
+    async def _end_orphans_forever(self, office: Office) -> None:
+        providers = {"sim": SimProvider(self._world, office.process.name)}
+        orphans = Orphans(lambda run_id: office.shards[shard_of(run_id, self._shards.count)], providers)
+        while True:
+            await orphans.end()
             await asyncio.sleep(self._settings.reap_interval_s)
 
     async def tell(self, what: Callable[[Supervisor], Coroutine[Any, Any, Any]]) -> None:

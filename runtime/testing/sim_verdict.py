@@ -123,6 +123,8 @@ def _judge_world(checker: Checker, head: Head, world: World) -> None:
     if box is not None and box.launch_file and head.status.terminal:
         pending = f"destroyPending {head.destroy_pending}, agent alive {box.agent_alive}"
         checker.breach("P19", f"{run_id}: {head.status}, and its sandbox was not given back ({pending})")
+    if box is not None and head.status.terminal and not head.destroy_pending:
+        checker.breach("P22", f"{run_id}: {head.status}, and a sandbox is left that nobody will ever look after")
 
 
 def _judge_session(checker: Checker, session: Session, log: list[bytes]) -> None:

@@ -26,7 +26,8 @@ from runtime.testing.sim_net import answer, fail
 
 T = TypeVar("T")
 
-PREFIX = "sim:"
+PREFIX = "sim/"
+LATE_WITHIN_S = 40.0  # a request that lands twice lands again within this; its run may have ended by then
 
 
 @dataclass(slots=True, eq=False)
@@ -227,7 +228,7 @@ class World:
 
     async def _later(self, deed: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         self.late += 1
-        await self._a_while(10.0)
+        await self._a_while(LATE_WITHIN_S)
         self.late -= 1
         await deed()
 

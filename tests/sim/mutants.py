@@ -22,8 +22,10 @@ from runtime.engine.appending import Appender
 from runtime.engine.authority import Authority, Orders
 from runtime.engine.checkpointing import Mark, Marker
 from runtime.engine.concluding import Conclusion
+from runtime.engine.returning import Orphans
 from runtime.engine.shard import Shard
 from runtime.engine.watchlist import Watchlist
+from runtime.ports import SandboxProvider
 from runtime.stores import memory
 from runtime.stores.memory import MemoryStore
 from runtime.stores.memory_tables import Transaction
@@ -255,6 +257,25 @@ def keep_a_refused_checkpoint(patch: Patch) -> None:
         return outcome
 
     patch.setattr(memory, "_one", lenient)
+
+
+def look_for_no_orphans(patch: Patch) -> None:
+    """A sandbox that is made after its run has ended stays (P22)."""
+
+    async def end(self: Orphans) -> int:
+        return 0
+
+    patch.setattr(Orphans, "end", end)
+
+
+def take_every_sandbox_for_an_orphan(patch: Patch) -> None:
+    """A sandbox is destroyed without a look at what the store says of its run (P22)."""
+
+    async def end(self: Orphans, provider: SandboxProvider, key: str, _there: set[str]) -> bool:
+        await provider.destroy(key)
+        return True
+
+    patch.setattr(Orphans, "_end", end)
 
 
 def write_on_what_was_believed(patch: Patch) -> None:

@@ -42,6 +42,7 @@ CAUGHT_AS: dict[Mutant, str] = {
     mutants.trust_every_checkpoint: "P25",
     mutants.go_on_without_the_state: "I4",
     mutants.keep_a_refused_checkpoint: "P25",
+    mutants.take_every_sandbox_for_an_orphan: "P4",
     mutants.no_repeat_detection: "defect",  # a driver whose retry is a conflict: it logs that it has a bug
 }
 
@@ -89,6 +90,10 @@ def test_is_caught_on_postgres(mutant: Mutant) -> None:
 
 def test_two_shards_that_take_one_thread_are_caught() -> None:
     _must_be_caught(mutants.have_no_unique_index, "P12", _plans(_meet_at_once))
+
+
+def test_a_sandbox_that_is_made_after_its_run_has_ended_is_missed() -> None:
+    _must_be_caught(mutants.look_for_no_orphans, "P22", _plans(lambda plan: plan.weather.repeat > 0.05))
 
 
 def test_a_failing_history_says_how_to_repeat_it(capsys: pytest.CaptureFixture[str]) -> None:

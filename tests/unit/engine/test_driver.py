@@ -302,7 +302,7 @@ def test_a_journal_that_is_shorter_than_the_log_is_lost_only_with_its_recorder(l
         shard, first = await begun(stage)
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
-        box = stage.world.boxes[f"sim:{RUN}"]
+        box = stage.world.boxes[f"sim/{RUN}"]
         box.agent_alive = False
         del box.journal[40:]
         if lost:

@@ -36,9 +36,9 @@ async def with_sandbox(stage: Stage) -> Shard:
     shard = await stage.open()
     await shard.submit(create())
     await shard.submit(claim())
-    await shard.submit(Note(run_id=RUN, epoch=1, sandbox_key=f"sim:{RUN}", launch=Launch.INTENDED))
+    await shard.submit(Note(run_id=RUN, epoch=1, sandbox_key=f"sim/{RUN}", launch=Launch.INTENDED))
     await shard.submit(append(1, "A"))
-    stage.world.boxes[f"sim:{RUN}"] = Box(f"sim:{RUN}")
+    stage.world.boxes[f"sim/{RUN}"] = Box(f"sim/{RUN}")
     return shard
 
 

@@ -237,7 +237,7 @@ def test_a_sandbox_that_is_gone_while_we_follow_ends_the_run_after_what_was_read
         await shard.submit(create())
         driving = asyncio.create_task(stage.drive(shard))
         await elapse(10.5)
-        await stage.world.destroy(f"sim:{RUN}", "somebody")
+        await stage.world.destroy(f"sim/{RUN}", "somebody")
         assert (await driving).status is Status.FAILED
         assert code(stage) == "sandbox_lost"
         assert journal_band(stage) == translate(RUN, THREAD, bytes(stage.world.journals[RUN]))

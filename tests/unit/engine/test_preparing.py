@@ -21,7 +21,7 @@ from runtime.testing.sim_loop import elapse, play
 from runtime.testing.sim_sandbox import SimProvider
 from runtime.testing.sim_world import Box
 
-KEY = f"sim:{RUN}"
+KEY = f"sim/{RUN}"
 SCRIPT = Script(pieces=[(0.1, b"say m hello\n"), (0.1, b"result\n")])
 
 
