@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 from runtime.core.ops import Create
 from runtime.engine.checkpointing import Pace
 from runtime.testing.sim_deployment import Deployment
+from runtime.testing.sim_loop import THREAD_SLOW_S
 from runtime.testing.sim_net import NetWeather, Process
 from runtime.testing.sim_plan import Plan, Post
 from runtime.testing.sim_shards import Incarnation
-from runtime.testing.sim_store import THREAD_SLOW_S
 from runtime.testing.sim_world import PREFIX, Weather
 
 SUPERVISOR = -1  # among the shards' numbers

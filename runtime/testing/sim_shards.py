@@ -15,9 +15,9 @@ from runtime.engine.shard import Shard
 from runtime.errors import ShardSuperseded, StoreError, StoreUnavailable
 from runtime.ports import Store
 from runtime.settings import Settings
-from runtime.testing.sim_loop import SimLoop
+from runtime.testing.sim_loop import THREAD_SLOW_S, SimLoop
 from runtime.testing.sim_net import Net, NoAnswer, Process
-from runtime.testing.sim_store import THREAD_SLOW_S, Crossing, SimThreads
+from runtime.testing.sim_store import Crossing, SimThreads
 
 Served = Callable[[int, int, str, tuple[Any, ...]], None]
 

@@ -20,13 +20,12 @@ from runtime.core.ops import Op, Outcome
 from runtime.core.record import Head, RunSpec
 from runtime.errors import StoreError, StoreFull, StoreUnavailable
 from runtime.ports import RunPage, RunQuery, Store
-from runtime.testing.sim_loop import SimLoop
+from runtime.testing.sim_loop import THREAD_SLOW_S, SimLoop
 from runtime.testing.sim_net import answer, fail
 from runtime.testing.sim_turns import PROCESS, Timer
 
 T = TypeVar("T")
 
-THREAD_SLOW_S = 0.004  # longest way to a thread, and back
 PORTION_BYTES = 4096  # of one answer of stored batches
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 
 import pytest
 
@@ -122,6 +123,24 @@ def test_what_nobody_handles_is_told() -> None:
     told = [context["exception"] for context in loop.unhandled]
     assert sorted(int(str(error)) for error in told if isinstance(error, ValueError)) == list(range(300))
     assert [type(error) for error in told if not isinstance(error, ValueError)] == [ZeroDivisionError]
+
+
+def test_what_a_thread_is_asked_happens_in_virtual_time_and_in_no_thread() -> None:
+    loop, ran = _loop(), list[str]()
+
+    def call(text: str) -> float:
+        ran.append(threading.current_thread().name)
+        if text == "fails":
+            raise ValueError(text)
+        return loop.time()
+
+    async def work() -> None:
+        assert 0.0 < await asyncio.to_thread(call, "answers") < 0.01
+        with pytest.raises(ValueError, match="fails"):
+            await asyncio.to_thread(call, "fails")
+
+    loop.play(work())
+    assert ran == [threading.current_thread().name] * 2
 
 
 def test_a_loop_in_which_nothing_can_happen_says_so() -> None:
