@@ -136,7 +136,7 @@ for _name in FORWARDED:
     setattr(LogShard, _name, _forwarder(_name))
 
 
-def create(shard: int, settings: Settings, deployment: str, name: str, place: Any) -> Any:
+def create(shard: int, settings: Settings, name: str, place: Any, deployment: str) -> Any:
     """Make the shard's actor at `place` (a scheduling strategy of Ray), or return the one that has the name."""
     actor = ray.remote(**OPTIONS)(LogShard)
     options = {"name": name, "namespace": settings.namespace, "get_if_exists": True, "scheduling_strategy": place}

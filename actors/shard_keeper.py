@@ -51,7 +51,7 @@ class ShardKeeper:
         """Find the shard or make it; whether it answers is `turn`'s matter. Raises ValueError if others make it too."""
         found = find(self.name, self._settings.namespace)
         self._handle = found or log_shard.create(
-            self._shard, self._settings, self._deployment, self.name, self._place()
+            self._shard, self._settings, self.name, self._place(), self._deployment
         )
         self._give_up_at = asyncio.get_running_loop().time() + (HUNG_S if found else COLD_S)
 

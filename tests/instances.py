@@ -15,7 +15,7 @@ def shared_instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instan
     try:
         shared.start()
         yield shared
-        assert shared.stop() == 0
+        assert shared.stop() == 0, shared.said
         assert not shared.processes(), "serve left processes behind"
         assert not shared.sandboxes(), "runs left sandboxes behind"
     finally:
