@@ -56,12 +56,14 @@ def busybox_image() -> bytes:
 
 
 class DockerEngine:
-    """One engine; `live_restore`: its containers outlive it."""
+    """One engine; `live_restore`: its containers outlive it; `disk_bytes`: all that it can store, in memory."""
 
-    def __init__(self, *, live_restore: bool = False, data: Path | None = None) -> None:
+    def __init__(self, *, live_restore: bool = False, disk_bytes: int = 0) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="outlast-docker-"))
         self.address = f"unix://{self.folder}/docker.sock"
-        self.data = data or self.folder / "data"
+        self.data = self.folder / "data"
+        self.data.mkdir()
+        self._disk_bytes = disk_bytes
         self._live_restore = live_restore
         self._cgroup = f"/{self.folder.name}"
         self._spaces = self._make_spaces()
@@ -74,7 +76,8 @@ class DockerEngine:
             raise
 
     def _make_spaces(self) -> subprocess.Popen[bytes]:
-        inside = OWN_RUN.format("-- sleep infinity")
+        disk = f"mount -t tmpfs -o size={self._disk_bytes} tmpfs {self.data} && " if self._disk_bytes else ""
+        inside = disk + OWN_RUN.format("-- sleep infinity")
         spaces = ["unshare", "--mount", "--pid", "--net", "--ipc", "--fork", "--kill-child", "--mount-proc"]
         return subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", *spaces, "sh", "-c", inside],
@@ -141,6 +144,10 @@ class DockerEngine:
         assert self._daemon is not None
         children = Path(f"/proc/{self._daemon.pid}/task/{self._daemon.pid}/children").read_text().split()
         return int(children[0]) if children else self._daemon.pid
+
+    def free_bytes(self) -> int:
+        """Return what is free on the engine's disk, as its own processes see it."""
+        return shutil.disk_usage(f"/proc/{self._first}/root{self.data}").free
 
     def end(self, signum: signal.Signals) -> None:
         """End the daemon alone, and see it gone."""

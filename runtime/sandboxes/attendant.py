@@ -3,10 +3,12 @@
 Chunk path 2/6 where the agent is in a container. Before: `recorder.py` writes the journal. After: `container_line.py`
 reads what is sent here.
 
-One process for one connection, which it does not outlive: at the end of its stdin it ends, whatever it is at. A request
-is a line of JSON, `{"op": ...}` and what that needs; an answer is a line of JSON, followed by as many bytes as its
-`bytes` says. Only `follow` has more than one: pieces of the journal, the last one with the `exit`. An answer with
-`error` says what could not be done.
+One process for one connection, which it does not outlive: at the end of its stdin it ends, whatever it is at. An engine
+that was killed leaves that open, so it ends too when it has heard nothing for as long as its first argument says.
+
+A request is a line of JSON, `{"op": ...}` and what that needs; an empty line only says that somebody is there. An
+answer is a line of JSON, followed by as many bytes as its `bytes` says. Only `follow` has more than one: pieces of the
+journal, the last one with the `exit`. An answer with `error` says what could not be done.
 
 Like the recorder it is of little more than the core of the standard library, for its start is part of a run's first
 byte, and like `recording.py` it decides `lost`: who finds the recorder's lock free takes it, and keeps it to its end.
@@ -43,41 +45,55 @@ PIECE_BYTES = 64 << 10
 LOOK_S = 1.0  # for what inotify and the recorder's pidfd cannot say
 POLL_S = 0.02  # where there is no inotify
 IN_MODIFY = 0x2
+PR_SET_NAME = 15
 RUNNING = b'{"state":"running"}'
 
 
 class Connection:
     """Requests and answers."""
 
-    def __init__(self) -> None:
+    def __init__(self, silence_s: float) -> None:
+        self._silence_s = silence_s
+        self._heard_at = time.monotonic()
         self._heard = b""
         os.set_blocking(1, False)
 
     def request(self) -> Facts:
-        """Wait for the next request, and return it. At the end of the connection the process ends."""
-        while b"\n" not in self._heard:
-            self.hear()
-        line, _, self._heard = self._heard.partition(b"\n")
-        facts: Facts = json.loads(line)
-        return facts
-
-    def hear(self) -> None:
-        """Take what has come. At the end of the connection the process ends."""
-        data = os.read(0, 1 << 20)
-        if not data:
-            os._exit(0)
-        self._heard += data
+        """Wait for the next request, and return it."""
+        while True:
+            line, newline, rest = self._heard.partition(b"\n")
+            if not newline:
+                self.wait()
+                continue
+            self._heard = rest
+            if line:
+                facts: Facts = json.loads(line)
+                return facts
 
     def answer(self, data: bytes = b"", **facts: Any) -> None:
         """Send one answer."""
         left = memoryview(to_json({**facts, "bytes": len(data)}) + b"\n" + data)
         while left:
-            heard, free, _ = select.select([0], [1], [])
-            if heard:
-                self.hear()
-            if free:
+            if self.wait(writes=[1])[1]:
                 with suppress(BlockingIOError):
                     left = left[os.write(1, left) :]
+
+    def wait(
+        self, reads: list[int] | None = None, writes: list[int] | None = None, within_s: float = LOOK_S
+    ) -> tuple[list[int], list[int]]:
+        """Wait until there is something to read or room to write; take in what the client says. At the end of the
+        connection the process ends."""
+        readable, writable, _ = select.select([0, *(reads or [])], writes or [], [], within_s)
+        now = time.monotonic()
+        if 0 in readable:  # also what came while the container was paused
+            data = os.read(0, 1 << 20)
+            if not data:
+                os._exit(0)
+            self._heard += data
+            self._heard_at = now
+        elif now - self._heard_at > self._silence_s:
+            os._exit(0)
+        return readable, writable
 
 
 class Journal:
@@ -143,8 +159,8 @@ class Journal:
 class Attendant:
     """Does what one connection asks for."""
 
-    def __init__(self) -> None:
-        self._connection = Connection()
+    def __init__(self, silence_s: float) -> None:
+        self._connection = Connection(silence_s)
         self._journal = Journal()
 
     def serve(self) -> NoReturn:
@@ -278,9 +294,8 @@ class Watch:
 
     def wait(self) -> None:
         """Return when there may be something new. At the end of the connection the process ends."""
-        ready, _, _ = select.select([0, *(fd for fd in (self._inotify, self._pidfd) if fd >= 0)], [], [], self._look_s)
-        if 0 in ready:
-            self._connection.hear()
+        fds = [fd for fd in (self._inotify, self._pidfd) if fd >= 0]
+        ready, _ = self._connection.wait(fds, within_s=self._look_s)
         if self._inotify in ready:
             with suppress(BlockingIOError):
                 os.read(self._inotify, 4096)
@@ -297,6 +312,7 @@ def record(job: Facts, told: int) -> NoReturn:
     for fd, source in enumerate((null, told, null)):
         os.dup2(source, fd)
     try:
+        ctypes.CDLL(None).prctl(PR_SET_NAME, b"recorder")  # it still has our command line
         recorder.detach()
         recorder.run(job, IsolatedRecorder)
     finally:
@@ -306,7 +322,7 @@ def record(job: Facts, told: int) -> NoReturn:
 def main() -> NoReturn:
     """Serve the connection that stdin and stdout are."""
     try:
-        Attendant().serve()
+        Attendant(float(sys.argv[1])).serve()
     except BrokenPipeError:
         os._exit(0)
     except Exception as error:  # noqa: BLE001 - whoever is connected reads it

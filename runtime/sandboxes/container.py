@@ -7,8 +7,8 @@ What the engine says of a container, and what that means for the sandbox:
     created, exited         it is started: whatever ran in it is dead, its journal is not (P15: never a second launch)
     paused                  SandboxUnreachable: whoever paused it wants it so; nothing in it can answer
 
-An attendant ends with its connection, so a driver that dies leaves nothing behind. A connection that ends says nothing
-about the run: `follow` goes on where it was, through another one.
+An attendant ends with its connection, or soon after it has heard of nobody, so a driver that dies leaves nothing
+behind. A connection that ends says nothing about the run: `follow` goes on where it was, through another one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from runtime.ports import LaunchSpec
 from runtime.sandboxes.attendant import HOME
 from runtime.sandboxes.container_engine import Engine, Refusal
 from runtime.sandboxes.container_line import Line, LineLost
-from runtime.sandboxes.container_python import program
+from runtime.sandboxes.container_python import LOADER, program
 from runtime.sandboxes.hardening import WORKSPACE
 from runtime.sandboxes.isolated import AGENT_GID, AGENT_UID
 from runtime.sandboxes.recorder import MARKER
@@ -39,6 +39,7 @@ ANSWER_S = 20.0  # of an attendant, which reads and writes small files; a paused
 STDERR_S = 2.0  # a cancel asks for it, of whatever state the container is in, and has something better to do
 KILL_S = 5.0  # the exit is worth waiting for: the recorder syncs the journal first
 SLACK_S = 30.0  # for the start and end of a command, beyond its own time
+SILENCE_S = 60.0  # an attendant that hears nothing for so long has lost its client, and ends
 ATTACHES = 3  # in a row without an answer: then whoever follows waits
 OF_THE_HOST = ("PATH", "HOME")  # they name places of the driver's machine; the container has its own
 
@@ -98,6 +99,7 @@ class DockerSandbox:
                 silent += 1
                 if silent >= ATTACHES:
                     raise SandboxUnreachable(f"The connection to the container ends at once: {lost}.") from lost
+                await self._after(lost)
                 continue
             finally:
                 self._give_back(line, whole=done)
@@ -144,7 +146,7 @@ class DockerSandbox:
             async with asyncio.timeout(timeout_s + SLACK_S):
                 await line.send(json.dumps(job).encode() + b"\n")
                 facts, output = await line.answer()
-        except (LineLost, TimeoutError, ValueError, KeyError) as error:  # the agent may have ended or changed it
+        except (LineLost, TimeoutError, KeyError) as error:  # the agent may have ended or changed it
             return -1, str(error).encode()
         finally:
             line.close()
@@ -167,6 +169,7 @@ class DockerSandbox:
             except LineLost as lost:
                 if attempt == ATTACHES - 1:
                     raise SandboxUnreachable(f"The connection to the container ends at once: {lost}.") from lost
+                await self._after(lost)
                 continue
             finally:
                 self._give_back(line, whole=whole)
@@ -177,7 +180,7 @@ class DockerSandbox:
         """Return a connection, the caller's to give back."""
         if self._idle:
             return self._idle.pop()
-        return await self._attach(ROOT, "attendant")
+        return await self._attach(ROOT, "attendant", str(SILENCE_S))
 
     def _give_back(self, line: Line, *, whole: bool) -> None:
         if whole and not self._idle:
@@ -185,28 +188,36 @@ class DockerSandbox:
         else:
             line.close()
 
-    async def _attach(self, user: str, module: str) -> Line:
-        attaching = asyncio.ensure_future(asyncio.to_thread(self._attach_now, user, module))
+    async def _attach(self, user: str, *what: str) -> Line:
+        attaching = asyncio.ensure_future(asyncio.to_thread(self._attach_now, user, what))
         try:
-            return Line(await asyncio.shield(attaching))
+            return Line(await asyncio.shield(attaching), SILENCE_S / 3)
         except asyncio.CancelledError:
             attaching.add_done_callback(_abandon)
             raise
 
-    def _attach_now(self, user: str, module: str) -> Any:
+    def _attach_now(self, user: str, what: Sequence[str]) -> Any:
         """Start a program in the container, which is started if it does not run. Raises SandboxLost, LaunchFailed,
         SandboxUnreachable. Blocks."""
         for _ in range(ATTACHES):
             try:
-                return self._engine.attach(self._container, program(module), user)
+                return self._engine.attach(self._container, program(*what), user)
             except Refusal as refusal:
-                try:
-                    self._wake(self._container, refusal)
-                except Refusal as again:
-                    if again.status == Refusal.ABSENT:
-                        raise SandboxLost(f"The container of {self.key} does not exist any more.") from again
-                    raise SandboxUnreachable(f"The container does not start: {again.message}.") from again
+                self._revive(refusal)
         raise SandboxUnreachable(f"The container of {self.key} does not stay up.")
+
+    async def _after(self, lost: LineLost) -> None:
+        """See to what kept a program from starting, if that is why a connection was lost."""
+        if LOADER in str(lost):
+            await asyncio.to_thread(self._revive, Refusal(Refusal.ABSENT, str(lost)))
+
+    def _revive(self, refusal: Refusal) -> None:
+        try:
+            self._wake(self._container, refusal)
+        except Refusal as again:
+            if again.status == Refusal.ABSENT:
+                raise SandboxLost(f"The container of {self.key} does not exist any more.") from again
+            raise SandboxUnreachable(f"The container does not start: {again.message}.") from again
 
     def _take_exit(self, facts: dict[str, Any]) -> None:
         if facts.get("exit") is not None:
@@ -222,4 +233,4 @@ def _close(lines: list[Line]) -> None:
 def _abandon(attaching: asyncio.Future[Any]) -> None:
     """Close a connection that nobody waits for any more; else its attendant would stay."""
     if not attaching.cancelled() and attaching.exception() is None:
-        Line(attaching.result()).close()
+        Line(attaching.result(), SILENCE_S).close()

@@ -14,7 +14,7 @@ import importlib
 import socket
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -102,9 +102,16 @@ class Engine:
 
     def has_image(self, image: str) -> bool:
         """Return whether the engine has the image."""
+        return self._has(lambda api: api.inspect_image(image))
+
+    def has_volume(self, name: str) -> bool:
+        """Return whether the engine has the volume."""
+        return self._has(lambda api: api.inspect_volume(name))
+
+    def _has(self, look: Callable[[Any], Any]) -> bool:
         try:
             with self.asking() as api:
-                api.inspect_image(image)
+                look(api)
         except Refusal as refusal:
             if refusal.status == Refusal.ABSENT:
                 return False
@@ -187,6 +194,7 @@ class Engine:
 
     def _connected(self) -> Any:
         if self._api is not None:
+            self._reach()  # else the SDK would try, and leave its socket open
             return self._api
         if self._failure is not None and time.monotonic() - self._failure[0] < AGAIN_S:
             raise self._failure[1]
@@ -197,7 +205,8 @@ class Engine:
             raise
         return self._api
 
-    def _connect(self) -> Any:
+    def _reach(self) -> None:
+        """Raise SandboxUnreachable or LaunchFailed if nobody opens at the address."""
         why = _knock(self.address)
         self.absent = isinstance(why, FileNotFoundError | ConnectionRefusedError)
         if isinstance(why, PermissionError):
@@ -208,6 +217,9 @@ class Engine:
             ) from why
         if why is not None:
             raise SandboxUnreachable(no_engine(self.address, why.strerror or str(why))) from why
+
+    def _connect(self) -> Any:
+        self._reach()
         try:
             api = importlib.import_module("docker").APIClient(
                 base_url=self.address, version="auto", timeout=FIRST_S, num_pools=POOLS

@@ -26,9 +26,13 @@ class LineLost(Exception):
 
 
 class Line:
-    """One connection. `raw` is what `Engine.attach` returned."""
+    """One connection. `raw` is what `Engine.attach` returned; `word_s`: how often, at least, the program hears of us
+    while we wait for it."""
 
-    def __init__(self, raw: Any) -> None:
+    def __init__(self, raw: Any, word_s: float) -> None:
+        self._word_s = word_s
+        self._sent_at = 0.0
+        self._receiving: asyncio.Future[bytes] | None = None
         self._raw = raw
         self._socket: socket.socket = getattr(raw, "_sock", raw)
         self._socket.setblocking(False)
@@ -37,7 +41,10 @@ class Line:
         self._complaint = b""
 
     def close(self) -> None:
-        """End the connection, and with it the program."""
+        """End the connection, and with it the program. Not from outside the loop while an answer is waited for."""
+        if self._receiving is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._receiving.cancel()
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         for one in (getattr(self._raw, "_response", None), self._raw, self._socket):
@@ -50,17 +57,22 @@ class Line:
 
     async def send(self, data: bytes) -> None:
         """Send bytes. Raises LineLost."""
+        loop = asyncio.get_running_loop()
         try:
-            await asyncio.get_running_loop().sock_sendall(self._socket, data)
+            await loop.sock_sendall(self._socket, data)
         except OSError as error:
             raise LineLost(str(error)) from error
+        self._sent_at = loop.time()
 
     async def answer(self) -> tuple[dict[str, Any], bytes]:
         """Return the next answer: its facts and its bytes. Raises LineLost."""
         while (end := self._text.find(b"\n")) < 0:
             await self._receive()
-        facts: dict[str, Any] = json.loads(self._text[:end])
-        size = int(facts["bytes"])
+        try:
+            facts: dict[str, Any] = json.loads(self._text[:end])
+            size = int(facts["bytes"])
+        except (ValueError, KeyError, TypeError) as error:  # the engine's own words, or the agent's in a command
+            raise LineLost(self._text.decode(errors="replace").strip()) from error
         while len(self._text) - end - 1 < size:
             await self._receive()
         data = bytes(self._text[end + 1 : end + 1 + size])
@@ -71,7 +83,7 @@ class Line:
         """Take the next frame of stdout."""
         while True:
             head = await self._exactly(FRAME_HEAD)
-            if head[:4] not in (STDOUT, STDERR):  # the engine's own words: the program could not be started
+            if head[:4] not in (STDOUT, STDERR):  # the engine's own words, in no frame
                 raise LineLost((head + bytes(self._frames)).decode(errors="replace").strip())
             data = await self._exactly(int.from_bytes(head[4:], "big"))
             if head[:4] == STDOUT:
@@ -81,13 +93,28 @@ class Line:
 
     async def _exactly(self, size: int) -> bytes:
         while len(self._frames) < size:
-            try:
-                received = await asyncio.get_running_loop().sock_recv(self._socket, RECEIVE_BYTES)
-            except OSError as error:
-                raise LineLost(str(error)) from error
-            if not received:
-                raise LineLost(self._complaint.decode(errors="replace").strip() or "the connection has ended")
-            self._frames += received
+            self._frames += await self._received()
         data = bytes(self._frames[:size])
         del self._frames[:size]
         return data
+
+    async def _received(self) -> bytes:
+        """Return what comes next, and give word of us meanwhile. Raises LineLost.
+
+        A receive that is under way is never cancelled for that: it may have what it waited for already."""
+        loop = asyncio.get_running_loop()
+        if self._receiving is None:
+            self._receiving = asyncio.ensure_future(loop.sock_recv(self._socket, RECEIVE_BYTES))
+        while True:
+            if loop.time() - self._sent_at >= self._word_s:
+                await self.send(b"\n")
+            if (await asyncio.wait((self._receiving,), timeout=self._word_s))[0]:
+                break
+        receiving, self._receiving = self._receiving, None
+        try:
+            received = receiving.result()
+        except OSError as error:
+            raise LineLost(str(error)) from error
+        if not received:
+            raise LineLost(self._complaint.decode(errors="replace").strip() or "the connection has ended")
+        return received

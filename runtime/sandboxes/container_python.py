@@ -7,7 +7,7 @@ that runs us, its loader and libraries and the few modules of the standard libra
 30 MB in all, are put into a volume once, and every container mounts that read-only. It starts as fast as outside.
 
 The volume's name is a digest of what is in it. `ld.so` is unpacked last, so a volume that has it is whole; a container
-that ends because it is not there tells us to fill the volume, and nobody asks before.
+that ends because it is not there tells us to fill the volume (again).
 """
 
 from __future__ import annotations
@@ -52,18 +52,19 @@ def same_machine(architecture: str) -> bool:
     return MACHINES.get(architecture, architecture) == platform.machine()
 
 
-def program(module: str) -> list[str]:
+def program(module: str, *arguments: str) -> list[str]:
     """Return the command line that runs one of our modules in a container."""
     run = f"import sys; sys.path.append('{FOLDER}/outlast'); from runtime.sandboxes import {module}; {module}.main()"
-    return [*_python(), "-c", run]
+    return [*interpreter(), "-c", run, *arguments]
 
 
 def keeper() -> list[str]:
     """Return the command line of what keeps a container up while nothing else runs in it."""
-    return [*_python(), "-c", "import signal; signal.pause()"]
+    return [*interpreter(), "-c", "import signal; signal.pause()"]
 
 
-def _python() -> list[str]:
+def interpreter() -> list[str]:
+    """Return the command line of the Python in a container."""
     libraries, binary = f"{FOLDER}/lib", f"{FOLDER}/bin/{VERSION}"
     return [LOADER, "--library-path", libraries, binary, "-I", "-S", "-X", "utf8"]
 

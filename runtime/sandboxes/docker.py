@@ -150,6 +150,8 @@ class DockerProvider:
             workspace=_volume("workspace", self._deployment, thread_key),
             home=_volume("home", self._deployment, thread_key),
         )
+        if not self._engine.has_volume(volumes.python):
+            self._fill()  # one that is there and not whole is found by `_wake`
         config = hardening.config(
             {
                 f"{LABEL}deployment": self._deployment,
@@ -186,7 +188,7 @@ class DockerProvider:
             return None
 
     def _wake(self, container: str, refusal: Refusal) -> None:
-        """Start a container that did not take a program. The first one of an engine ends at once, for lack of ours.
+        """Start a container that did not take a program; it ends at once while the volume of ours is not whole.
 
         Raises SandboxUnreachable if it is not to be started; Refusal."""
         seen = self._engine.look(container)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 from docker_engine import IMAGE, DockerEngine
 
 from runtime.errors import LaunchFailed, SandboxUnreachable
-from runtime.sandboxes import docker
+from runtime.sandboxes import container_python, docker
 from runtime.sandboxes.docker import DockerProvider
 from runtime.sandboxes.docker_survey import examine
 from runtime.sandboxes.hardening import Limits
 from runtime.settings import load
+from runtime.testing.sandbox_kit import run_to_end, sh
 from serve_app.commands import checks
 
 pytestmark = pytest.mark.timeout(180)
@@ -73,3 +75,19 @@ def test_doctor_looks_only_if_containers_are_chosen(engine: DockerEngine) -> Non
     assert engine.address in checks.docker(chosen).detail
     assert "isolates the agent" in checks.sandbox(chosen).detail
     assert checks.docker(load({})).detail.startswith("not looked at")
+
+
+async def test_a_volume_that_was_not_filled_to_its_end_is_filled_again() -> None:
+    own = DockerEngine()
+    try:
+        own.import_image()
+        with own.client() as client:
+            client.create_volume(container_python.volume())
+        provider = DockerProvider("test", IMAGE, Limits(), own.address)
+        made = await asyncio.gather(*(provider.create(provider.key(f"run-{n}"), f"thread-{n}") for n in range(3)))
+        for sandbox in made:
+            journal, _ = await run_to_end(sandbox, sh("echo filled"))
+            assert journal == b"filled\n"
+        assert len(own.containers()) == len(made)
+    finally:
+        own.close()
