@@ -138,6 +138,12 @@ class DockerEngine:
         with self.client() as client:
             client.import_image_from_data(archive or busybox_image(), repository=repository, tag=tag)
 
+    def open_loopback(self) -> Path:
+        """Return the network namespace of the engine and of its containers on the network `host`, its loopback up."""
+        namespace = Path(f"/proc/{self._first}/ns/net")
+        subprocess.run(["nsenter", f"--net={namespace}", "busybox", "ip", "link", "set", "lo", "up"], check=True)
+        return namespace
+
     @property
     def pid(self) -> int:
         """Return the daemon, as seen from here."""

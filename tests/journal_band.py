@@ -18,8 +18,9 @@ from runtime.core.record import RunSpec
 from runtime.ports import Harness
 from runtime.stores.sqlite_reading import SqliteReading
 
-# Made anew by each run of an agent, whoever drives it: ids of its sessions and messages, pauses before retries.
-_CHANCE = re.compile(rb'[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<=_ms":)[0-9.]+')
+# Made anew by each run of an agent, whoever drives it: ids of its sessions and messages, names of its files with long
+# output, pauses before retries.
+_CHANCE = re.compile(rb'[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<=/tool-results/)\w+|(?<=_ms":)[0-9.]+')
 
 
 def keep_journal(instance: Instance, run: str, folder: Path) -> Path:

@@ -38,6 +38,16 @@ def programs(target: Path) -> dict[str, Path]:
     return found
 
 
+def native(target: Path) -> dict[str, Path]:
+    """Return the programs that need no Node, for a container: of Codex, what its script starts."""
+    machine = platform.machine()
+    codex = target / "node_modules" / "@openai" / f"codex-linux-{_MACHINES.get(machine, machine)}" / "vendor"
+    return {
+        "claude": programs(target)["claude"],
+        "codex": codex / f"{machine}-unknown-linux-musl" / "bin" / "codex",
+    }
+
+
 def link(folder: Path, found: dict[str, Path]) -> None:
     """Put links to the programs into `folder`; whoever starts one of them now finds the old one or the new one."""
     folder.mkdir(exist_ok=True)

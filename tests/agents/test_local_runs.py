@@ -9,13 +9,14 @@ from typing import Any
 
 import leftovers
 import pytest
-from local_agents import LocalAgents, Played, wait_for_file
+from lone_agents import LoneAgents, Played, wait_for_file
 from model_scripts import BIG, HARD_TEXT, tag
 from model_server import ModelServer
 from real_agents import CLAUDE, CODEX, CREDENTIAL, Agent, environment
 
 from runtime.core.launch import decode_launch
 from runtime.core.record import Status
+from runtime.ports import Sandbox
 from runtime.sandboxes.local import LocalProvider, LocalSandbox
 from runtime.sandboxes.recorder import descendants, read_stat, send
 from runtime.testing.event_order import order_faults
@@ -25,10 +26,10 @@ EASY_PART = HARD_TEXT.partition(" العربية")[0]  # without what JSON escap
 
 
 @pytest.fixture
-async def local(tmp_path: Path, programs: Path, models: ModelServer, run: str) -> AsyncIterator[LocalAgents]:
+async def local(tmp_path: Path, programs: Path, models: ModelServer, run: str) -> AsyncIterator[LoneAgents]:
     provider = LocalProvider(tmp_path / "sandboxes", "test", tmp_path / "workspaces")
     (tmp_path / "home").mkdir()
-    yield LocalAgents(provider, environment(models, programs, tmp_path / "home"))
+    yield LoneAgents(provider, environment(models, programs, tmp_path / "home"))
     for key in await provider.list():
         await provider.destroy(key)
         leftovers.end("AGENT_SANDBOX", key)
@@ -47,7 +48,7 @@ def check(played: Played, status: Status = Status.COMPLETED) -> None:
 
 
 async def test_text_arrives_character_for_character(
-    local: LocalAgents, models: ModelServer, agent: Agent, run: str
+    local: LoneAgents, models: ModelServer, agent: Agent, run: str
 ) -> None:
     before = len(models.foreign)
     played = await local.play(agent, run, tag("text", run))
@@ -60,7 +61,7 @@ async def test_text_arrives_character_for_character(
     assert models.foreign[before:] == [], "something was asked of the world"
 
 
-async def test_every_tool_call_has_its_result(local: LocalAgents, agent: Agent, run: str) -> None:
+async def test_every_tool_call_has_its_result(local: LoneAgents, agent: Agent, run: str) -> None:
     played = await local.play(agent, run, tag("tools", run, count=8), **agent.free)
     check(played)
     calls = [event["toolCallId"] for event in played.log.of("TOOL_CALL_START")]
@@ -73,7 +74,7 @@ async def test_every_tool_call_has_its_result(local: LocalAgents, agent: Agent, 
     assert played.text.endswith("Done: 8 rows.")
 
 
-async def test_claude_streams_its_words_as_they_come(local: LocalAgents, run: str) -> None:
+async def test_claude_streams_its_words_as_they_come(local: LoneAgents, run: str) -> None:
     played = await local.play(CLAUDE, run, tag("think", run), **CLAUDE.free)
     check(played)
     assert len(played.log.of("REASONING_MESSAGE_CONTENT")) > 3
@@ -81,7 +82,7 @@ async def test_claude_streams_its_words_as_they_come(local: LocalAgents, run: st
 
 
 async def test_failures_of_the_model_that_pass_end_nothing(
-    local: LocalAgents, models: ModelServer, agent: Agent, run: str
+    local: LoneAgents, models: ModelServer, agent: Agent, run: str
 ) -> None:
     played = await local.play(agent, run, tag("flaky", run), **agent.free)
     check(played)
@@ -90,7 +91,7 @@ async def test_failures_of_the_model_that_pass_end_nothing(
 
 
 @pytest.mark.parametrize("agent", [CLAUDE, pytest.param(CODEX, marks=pytest.mark.long)], ids=lambda agent: agent.name)
-async def test_a_model_that_stays_overloaded_fails_the_run(local: LocalAgents, agent: Agent, run: str) -> None:
+async def test_a_model_that_stays_overloaded_fails_the_run(local: LoneAgents, agent: Agent, run: str) -> None:
     """Claude Code calls that a success, and exits with 1. Codex tries for half a minute."""
     played = await local.play(agent, run, tag("fail", run, status=529), **agent.free)
     check(played, Status.FAILED)
@@ -101,7 +102,7 @@ async def test_a_model_that_stays_overloaded_fails_the_run(local: LocalAgents, a
 
 @pytest.mark.parametrize(("status", "code"), [(400, None), pytest.param(401, "401", marks=pytest.mark.long)])
 async def test_a_model_that_refuses_fails_the_run(
-    local: LocalAgents, agent: Agent, run: str, status: int, code: str | None
+    local: LoneAgents, agent: Agent, run: str, status: int, code: str | None
 ) -> None:
     """Codex tells the status of most refusals, and of a bad request only what the model said."""
     played = await local.play(agent, run, tag("fail", run, status=status), **agent.free)
@@ -111,7 +112,7 @@ async def test_a_model_that_refuses_fails_the_run(
     assert played.log.terminal["code"] == (code or {"claude-code": "400", "codex": "turn.failed"}[agent.name])
 
 
-async def test_output_far_beyond_a_pipe_is_whole(local: LocalAgents, agent: Agent, run: str) -> None:
+async def test_output_far_beyond_a_pipe_is_whole(local: LoneAgents, agent: Agent, run: str) -> None:
     played = await local.play(agent, run, tag("big", run), **agent.free)
     check(played)
     assert max(len(line) for line in played.journal.split(b"\n")) > BIG
@@ -119,7 +120,7 @@ async def test_output_far_beyond_a_pipe_is_whole(local: LocalAgents, agent: Agen
 
 
 async def test_a_killed_agent_is_a_failure_that_leaves_nothing_but_its_session(
-    local: LocalAgents, agent: Agent, run: str
+    local: LoneAgents, agent: Agent, run: str
 ) -> None:
     sandbox, spec = await local.start(agent, run, tag("wait", run), "thread", **agent.free)
     await wait_for_file(sandbox, "begun")
@@ -136,8 +137,9 @@ async def test_a_killed_agent_is_a_failure_that_leaves_nothing_but_its_session(
     assert again.text.startswith("Two plus two")
 
 
-def kill_main_process(sandbox: LocalSandbox) -> None:
+def kill_main_process(sandbox: Sandbox) -> None:
     """SIGKILL the program that was launched, and none of its children."""
+    assert isinstance(sandbox, LocalSandbox)
     launch = decode_launch((sandbox._home / "journal.launch").read_bytes())
     assert launch is not None
     stats = {process: read_stat(process[0]) for process in descendants(launch.pid)}
@@ -145,7 +147,7 @@ def kill_main_process(sandbox: LocalSandbox) -> None:
     send(main, signal.SIGKILL)
 
 
-async def test_unless_told_claude_runs_no_command_that_writes_elsewhere(local: LocalAgents, run: str) -> None:
+async def test_unless_told_claude_runs_no_command_that_writes_elsewhere(local: LoneAgents, run: str) -> None:
     outside = Path("/") / f"outlast-{run}"
     try:
         played = await local.play(CLAUDE, run, tag("shell", run, cmd=f"touch+inside+{outside}"))
@@ -156,7 +158,7 @@ async def test_unless_told_claude_runs_no_command_that_writes_elsewhere(local: L
         outside.unlink(missing_ok=True)
 
 
-async def test_unless_told_codex_writes_its_workspace_and_no_more(local: LocalAgents, run: str) -> None:
+async def test_unless_told_codex_writes_its_workspace_and_no_more(local: LoneAgents, run: str) -> None:
     """Its log need not tell: of a command that ends at once under its sandbox, Codex sometimes prints nothing."""
     outside = Path("/") / f"outlast-{run}"
     try:

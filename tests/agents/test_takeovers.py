@@ -56,7 +56,7 @@ def test_a_takeover_in_the_middle_changes_no_byte(
     with watch(instance, agent, taken, tag(script, taken, hold="yes", **params)) as watched:
         hold = models.hold(taken)
         hold.reached()
-        until_more(watched, 3)
+        until_more(watched, 2)  # Codex says a text when it is whole
         journal = keep_journal(instance, taken, tmp_path)
         kill(instance.driver(taken))
         hold.open()

@@ -1,5 +1,5 @@
-"""One run of a real agent on the `local` provider without an instance: launched by its harness, followed to its end,
-read by its translator."""
+"""One run of a real agent without an instance: launched by its harness in a sandbox of any provider, followed to its
+end, read by its translator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from waiting import until
 from runtime.core.framing import Framer
 from runtime.core.launch import AgentExit
 from runtime.core.record import RunSpec
-from runtime.sandboxes.local import LocalProvider, LocalSandbox
+from runtime.ports import Sandbox, SandboxProvider
 
 DEADLINE_S = 60.0  # an agent takes about a second on an idle machine
 
@@ -51,24 +51,25 @@ class Played:
         return [event for event in events if fields.items() <= event.items()]
 
 
-class LocalAgents:
-    """Runs agents in the sandboxes of one `local` provider, each under a run id of its own."""
+class LoneAgents:
+    """Runs agents in the sandboxes of one provider, each under a run id of its own."""
 
-    def __init__(self, provider: LocalProvider, env: Mapping[str, str]) -> None:
+    def __init__(self, provider: SandboxProvider, env: Mapping[str, str]) -> None:
         self._provider = provider
         self.env = dict(env)
 
     async def start(
         self, agent: Agent, run: str, prompt: str, thread: str | None = None, **options: Any
-    ) -> tuple[LocalSandbox, RunSpec]:
+    ) -> tuple[Sandbox, RunSpec]:
         """Launch the agent; return its sandbox, and what its run is."""
-        spec = agent_runs.spec(agent.name, prompt, "local", **options)
+        spec = agent_runs.spec(agent.name, prompt, self._provider.name, **options)
         agent.harness.validate(spec.input)
         sandbox = await self._provider.create(self._provider.key(run), thread or f"thread of {run}")
-        await sandbox.launch(agent.harness.launch(run, spec, self.env, sandbox.workspace, []))
+        env = self.env if sandbox.home is None else {**self.env, "HOME": sandbox.home}
+        await sandbox.launch(agent.harness.launch(run, spec, env, sandbox.workspace, []))
         return sandbox, spec
 
-    async def end(self, agent: Agent, sandbox: LocalSandbox, spec: RunSpec) -> Played:
+    async def end(self, agent: Agent, sandbox: Sandbox, spec: RunSpec) -> Played:
         """Follow it to its end, then destroy its sandbox."""
         async with asyncio.timeout(DEADLINE_S):
             journal = b"".join([piece async for piece in sandbox.follow(0)])
@@ -86,6 +87,6 @@ class LocalAgents:
         return await self.end(agent, *await self.start(agent, run, prompt, thread, **options))
 
 
-async def wait_for_file(sandbox: LocalSandbox, name: str) -> None:
-    """Return once a file is in the sandbox's workspace."""
+async def wait_for_file(sandbox: Sandbox, name: str) -> None:
+    """Return once a file is in the workspace of a `local` sandbox."""
     await until(Path(sandbox.workspace, name).exists, f"{name} in the workspace", DEADLINE_S)
