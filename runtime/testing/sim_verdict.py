@@ -42,6 +42,7 @@ def judge(checker: Checker, store: Store, world: World, sessions: list[Session],
         logs[run_id] = [data for batch in batches for data in batch.chunks()]
         _judge_log(checker, stored[0], batches, logs[run_id])
         _judge_journal(checker, stored[0], batches, world)
+        _judge_code(checker, stored[0])
         _judge_world(checker, stored[0], world)
     for (run_id, key), positions in emitted.items():
         places = {at for at, data in enumerate(logs.get(run_id, []), 1) if data == chunk.custom("effect", key)}
@@ -104,6 +105,12 @@ def _judge_journal(checker: Checker, head: Head, batches: list[Batch], world: Wo
         checker.breach("I4", f"{head.run_id}: journal chunk {at} of {len(band)} is not what the journal says")
     elif head.exit_code is not None and len(band) != len(expected):
         checker.breach("I3", f"{head.run_id}: {len(band)} of the journal's {len(expected)} chunks were stored")
+
+
+def _judge_code(checker: Checker, head: Head) -> None:
+    """A translator is deterministic, and a journal that a crash has cut is `agent_lost`: nothing diverges (P24)."""
+    if head.error is not None and head.error.code == "journal_diverged":
+        checker.breach("P24", f"{head.run_id}: {head.error.message}")
 
 
 def _was_told(head: Head, band: list[bytes], told: bytes) -> bool:
