@@ -234,7 +234,7 @@ async def test_late_children_are_ended_whatever_they_changed(engine: DockerEngin
     assert await read_all(sandbox) == journal
 
 
-@pytest.mark.parametrize("kind", [ExitKind.EXITED, ExitKind.KILLED])
+@pytest.mark.parametrize("kind", [pytest.param(ExitKind.EXITED, marks=pytest.mark.long), ExitKind.KILLED])
 async def test_a_fork_bomb_ends_with_its_run(engine: DockerEngine, tmp_path: Path, kind: ExitKind) -> None:
     limits = Limits(memory_bytes=MEMORY_BYTES, pids=64, cpus=1.0)
     provider = DockerProvider(tmp_path.name, IMAGE, limits, engine.address)
@@ -311,6 +311,7 @@ async def test_a_full_disk_holds_a_run_up_and_loses_nothing(small: DockerEngine)
     await provider.destroy(sandbox.key)
 
 
+@pytest.mark.long
 async def test_on_a_full_disk_an_end_is_recorded_and_a_kill_works(small: DockerEngine) -> None:
     provider = DockerProvider("full", IMAGE, Limits(memory_bytes=MEMORY_BYTES, pids=64), small.address)
     fill = "cat /dev/zero > fill 2>/dev/null; cat /dev/zero > ~/fill 2>/dev/null"

@@ -118,6 +118,7 @@ async def test_a_paused_container_is_unreachable_and_a_removed_one_is_lost(
         await sandbox.launched()
 
 
+@pytest.mark.long
 async def test_a_silent_follower_is_not_taken_for_a_lost_one(
     lasting: DockerEngine, provider: DockerProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,7 @@ def test_doctor_looks_only_if_containers_are_chosen(engine: DockerEngine) -> Non
     assert checks.docker(load({})).detail.startswith("not looked at")
 
 
+@pytest.mark.long
 async def test_a_volume_that_was_not_filled_to_its_end_is_filled_again() -> None:
     own = DockerEngine()
     try:
