@@ -6,6 +6,7 @@ and checked after, so the process that is signalled is the one that was named, o
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from pathlib import Path
@@ -54,13 +55,25 @@ def alive(who: ProcessIdentity) -> bool:
     return who.boot_id == boot_id() and started_at(who.pid) == who.pid_started_at
 
 
+def open_pidfd(pid: int) -> int | None:
+    """Return a handle of whatever process has this id now, the caller's to close; None if none has.
+
+    An id may have passed to an OS thread that is not the first of its process, most of all after a boot, where ids
+    begin anew: then Linux says EINVAL, and newer ones ENOENT."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError as error:
+        if error.errno not in (errno.ESRCH, errno.EINVAL, errno.ENOENT):
+            raise
+        return None
+
+
 def send(who: ProcessIdentity, signum: signal.Signals) -> bool:
     """Signal that very process; return False if it is dead."""
     if who.boot_id != boot_id():
         return False
-    try:
-        fd = os.pidfd_open(who.pid)
-    except ProcessLookupError:
+    fd = open_pidfd(who.pid)
+    if fd is None:
         return False
     try:
         if started_at(who.pid) != who.pid_started_at:

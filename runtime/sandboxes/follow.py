@@ -21,7 +21,7 @@ from typing import Self
 
 from runtime.core.launch import AgentExit, LaunchRecord
 from runtime.errors import JournalUnavailable
-from runtime.process import ProcessIdentity, alive
+from runtime.process import ProcessIdentity, alive, open_pidfd
 from runtime.sandboxes.recording import Recording
 
 PIECE_BYTES = 128 << 10  # a page-cache read of some 20 us: short enough to do in the loop
@@ -63,9 +63,10 @@ class Watch:
     def process(self, who: LaunchRecord) -> None:
         """Wake when that very process ends, or at once if it has."""
         identity = ProcessIdentity(boot_id=who.boot_id, pid=who.pid, pid_started_at=who.pid_started_at)
-        with suppress(ProcessLookupError):
-            self._pidfd = os.pidfd_open(who.pid)
-            self._loop.add_reader(self._pidfd, self._ended)
+        pidfd = open_pidfd(who.pid)
+        if pidfd is not None:
+            self._pidfd = pidfd
+            self._loop.add_reader(pidfd, self._ended)
         if not alive(identity):
             self._ended()
 

@@ -18,7 +18,7 @@ import signal
 from pathlib import Path
 
 from runtime.core.launch import LaunchRecord
-from runtime.process import boot_id
+from runtime.process import boot_id, open_pidfd
 from runtime.sandboxes.recorder import KILL_S, MARKER, Process, descendants, end_all, read_stat, send
 
 
@@ -59,9 +59,8 @@ def tree(root: Process) -> set[Process]:
 
 def ask_to_end(process: Process, patience_s: float) -> bool:
     """Send SIGTERM to that very process; return whether it has ended within `patience_s`."""
-    try:
-        fd = os.pidfd_open(process[0])
-    except ProcessLookupError:
+    fd = open_pidfd(process[0])
+    if fd is None:
         return True
     try:
         stat = read_stat(process[0])

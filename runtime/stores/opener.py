@@ -51,9 +51,8 @@ def end_predecessor(path: Path) -> None:
     who = read_opener(path)
     if who is None or who == process.current() or not process.alive(who):
         return
-    try:
-        fd = os.pidfd_open(who.pid)
-    except ProcessLookupError:
+    fd = process.open_pidfd(who.pid)
+    if fd is None:
         return
     try:
         # The pid may have passed to another process before the handle was opened; `send` checks in the same way.

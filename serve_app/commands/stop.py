@@ -93,9 +93,8 @@ def unfinished(instance: Instance) -> list[str]:
 
 def end(who: ProcessIdentity, within_s: float = GONE_S) -> None:
     """Ask the process to end, and return when it has gone. Raises StillThere."""
-    try:
-        handle = os.pidfd_open(who.pid)
-    except ProcessLookupError:
+    handle = process.open_pidfd(who.pid)
+    if handle is None:
         return
     try:
         if not process.send(who, signal.SIGTERM):
