@@ -127,3 +127,22 @@ def test_a_takeover_of_a_container_in_the_middle_changes_no_byte(
     journal = (tmp_path / "journal").read_bytes()
     assert (band, end) == undisturbed(agent.harness, spec, run, journal, record["exitCode"])
     assert CREDENTIAL.encode() not in journal + b"".join(band) + end
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("agent", AGENTS, ids=lambda agent: agent.name)
+def test_a_session_outlives_its_container_and_a_lost_one_is_no_failure(
+    docked: Instance, run: str, agent: Agent
+) -> None:
+    first = session_of(docked, agent, f"{run}-1", run)
+    assert session_of(docked, agent, f"{run}-2", run, sessionId=first) == first
+    assert session_of(docked, agent, f"{run}-3", f"{run}-other", sessionId=first) != first
+
+
+def session_of(docked: Instance, agent: Agent, run: str, thread: str, **options: str) -> str:
+    """Run the agent to its end; return the session that it reports."""
+    with Watch(docked, run, tag("text", run), thread, harness=agent.name, **options) as watched:
+        assert watched.until_end(WITHIN_S)["type"] == "RUN_FINISHED"
+        (session,) = [event["value"] for event in watched.events if event.get("name") == agent.session_event]
+    docked.ended(run, WITHIN_S)
+    return str(session["sessionId"])

@@ -103,6 +103,7 @@ def test_a_run_of_minutes_outlives_a_kill_of_its_driver_every_few_seconds(
     assert [claim["epoch"] for claim in instance.record(run)["claims"]] == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.parametrize("agent", [CLAUDE, pytest.param(CODEX, marks=pytest.mark.long)], ids=ids)
 def test_a_threads_next_run_goes_on_with_the_session_unless_that_is_lost(
     instance: Instance, models: ModelServer, run: str, agent: Agent
 ) -> None:
