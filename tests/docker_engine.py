@@ -36,7 +36,10 @@ def missing() -> str | None:
     if os.geteuid() != 0:
         return "only root can start a Docker engine"
     absent = [program for program in PROGRAMS if shutil.which(program) is None]
-    return f"not on the PATH: {', '.join(absent)}" if absent else None
+    if absent:
+        return f"not on the PATH: {', '.join(absent)}"
+    head = Path(shutil.which("busybox") or "").read_bytes()[:4096]
+    return "busybox needs libraries, and must be the static one" if b"/ld-linux" in head else None
 
 
 @cache
