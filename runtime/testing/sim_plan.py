@@ -97,14 +97,14 @@ def draw_plan(rng: random.Random) -> Plan:
         damaged=sometimes(1.0),
         late_cancels=rng.randrange(4) == 0,
         postgres=rng.randrange(3) == 0,
-        crossing=rng.choice([0.0, 0.5, 1.0]),
+        crossing=rng.choice([0.0, 0.3, 0.6]),
         store_slow_s=rng.choice([0.0, 0.2, 1.0]),
     )
     one_thread = rng.randrange(3) == 0
     together = rng.randrange(4) == 0
     at = 0.0
     for number in range(1, rng.choice([2, 2, 3, 4])):
-        run_id = f"run-{number}"
+        run_id = f"run-{number}{rng.choice('abcdefgh')}"  # whose shards are any
         create = _draw_create(rng, run_id, "thread-1" if one_thread else f"thread-{number}")
         unwatched_s = rng.choice([0.0, 0.0, 30.0]) * (1 - rng.random() ** 2)
         at = at if together and plan.posts else plan.seconds * 0.4 * rng.random() ** 3

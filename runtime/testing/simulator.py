@@ -64,10 +64,18 @@ class Report:
         return f"python -m runtime.testing.simulate --schedules 1 --seed {self.seed} --trace"
 
 
-def simulate(seed: int, make_store: Callable[[int], Store] | None = None, most_shards: int = 3) -> Report:
-    """Play the history of `seed`, over the store that its plan says or that `make_store` makes for so many shards."""
+def simulate(
+    seed: int,
+    make_store: Callable[[int], Store] | None = None,
+    most_shards: int = 3,
+    change: Callable[[Plan], None] = lambda _plan: None,
+) -> Report:
+    """Play the history of `seed`, over the store that its plan says or that `make_store` makes for so many shards.
+
+    `change` may change the plan before it is played: then the seed alone does not repeat the history."""
     loop = SimLoop(random.Random(seed))
     plan = draw_plan(loop.rng)
+    change(plan)
     plan.shards = min(plan.shards, most_shards)
     settings = Settings(
         sandbox_return_s=20,

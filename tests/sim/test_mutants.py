@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 
 import pytest
+from msgspec import structs
 from sim import mutants
 from sim.mutants import applied
 
-from runtime.core.ids import shard_of
 from runtime.core.record import OnDisconnect
 from runtime.testing.sim_plan import Plan, draw_plan
 from runtime.testing.simulate import describe, main
@@ -64,12 +65,17 @@ def _alone_for_long(plan: Plan) -> bool:
     )
 
 
-def _meet_at_once(plan: Plan) -> bool:
-    """Return whether two shards are asked for one thread at the same moment, and write between one another."""
-    threads = {post.create.thread_id for post in plan.posts}
-    shards = {shard_of(post.create.run_id, plan.shards) for post in plan.posts}
-    at_once = len({post.at for post in plan.posts}) == 1
-    return plan.postgres and plan.crossing > 0 and at_once and len(threads) == 1 and len(shards) > 1
+def _nothing(_plan: Plan) -> None:
+    pass
+
+
+def _meet_at_once(plan: Plan) -> None:
+    """Have shards of PostgreSQL asked for one thread at the same moment, and write between one another."""
+    plan.postgres, plan.shards, plan.crossing, plan.store_slow_s = True, 3, 0.5, 0.1
+    in_one = {"thread_id": "thread-1", "on_busy": "enqueue"}
+    for at, post in enumerate(plan.posts):
+        spec = structs.replace(post.create.spec, input={**post.create.spec.input, "threadId": "thread-1"})
+        plan.posts[at] = replace(post, at=1.0, create=structs.replace(post.create, spec=spec, **in_one))
 
 
 # What a fault needs to show, where most histories do not have it: they would be played in vain.
@@ -89,8 +95,9 @@ NEEDS: dict[Mutant, Callable[[Plan], bool]] = {
     mutants.write_on_what_was_believed: lambda plan: plan.postgres,
     mutants.remember_what_failed: lambda plan: plan.postgres,
     mutants.keep_half_of_a_group: lambda plan: plan.postgres,
-    mutants.have_no_unique_index: _meet_at_once,
+    mutants.have_no_unique_index: lambda plan: len(plan.posts) > 1,
 }
+CHANGED: dict[Mutant, Callable[[Plan], None]] = {mutants.have_no_unique_index: _meet_at_once}
 
 
 def _seeds(mutant: Mutant) -> Iterator[int]:
@@ -106,7 +113,7 @@ def test_is_caught(mutant: Mutant) -> None:
     others: set[str] = set()
     with applied(mutant):
         for seed in _seeds(mutant):
-            breaches = simulate(seed).breaches
+            breaches = simulate(seed, change=CHANGED.get(mutant, _nothing)).breaches
             if any(breach.startswith(f"{name}:") for breach in breaches):
                 return
             others.update(breaches)
