@@ -6,8 +6,8 @@
     {"git": "https://...", "ref": "main"}       a clone, at that branch, tag or commit
 
 It is read once, when the thread's workspace is made: one that exists is never replaced (P18). Which sources may be
-named is the operator's choice (`OUTLAST_WORKSPACE_SOURCES`); a URL that holds a password is refused, since requests are
-stored.
+named is the operator's choice (`OUTLAST_WORKSPACE_SOURCES`). A URL is compared as it is written, so what a server may
+read in another way is refused: `.` and `..`, `%`, a backslash. So are a password and a query: requests are stored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ OPTION = "forwardedProps.workspace"
 
 _PRINTED = r"[^\x00-\x1f\x7f\ud800-\udfff]"
 _PATH = re.compile(rf"/{_PRINTED}{{1,1023}}")
-_URL = re.compile(r"(?:https?://|ssh://(?:[A-Za-z0-9._-]+@)?)[A-Za-z0-9.:\[\]-]+/[!-?A-~]{1,1023}")
+_URL = re.compile(
+    r"(?:https?://|ssh://(?:[A-Za-z0-9._-]+@)?)[A-Za-z0-9.:\[\]-]+(/[A-Za-z0-9._~!$&'()*+,;:=/-]{1,1023})"
+)
 _REF = re.compile(r"[A-Za-z0-9](?!.*\.\.)[A-Za-z0-9._/+-]{0,254}")
 
 
@@ -37,7 +39,7 @@ class SourceKind(StrEnum):
 
 
 class WorkspaceSource(Struct, frozen=True, kw_only=True):
-    """`place` is an absolute path without `.` and `..`, or a URL (git); `ref` is git's."""
+    """`place` is an absolute path or a URL (git), neither with `.` and `..`; `ref` is git's."""
 
     kind: SourceKind
     place: str
@@ -54,8 +56,8 @@ def read_source(input: Mapping[str, Any]) -> WorkspaceSource | None:
     if len(kinds) != 1 or not asked.keys() <= {kinds[0].value, "ref"}:
         raise _refusal('{"directory": path}, {"archive": path}, {"git": URL or path, "ref": name}, or absent')
     kind, place, ref = kinds[0], asked[kinds[0].value], asked.get("ref")
-    if not isinstance(place, str) or not (_is_path(place) or (kind is SourceKind.GIT and _URL.fullmatch(place))):
-        url = ", or an https or ssh URL without a password" if kind is SourceKind.GIT else ""
+    if not isinstance(place, str) or not (_is_path(place) or (kind is SourceKind.GIT and _is_url(place))):
+        url = ", or an https or ssh URL without those, `%`, a query or a password" if kind is SourceKind.GIT else ""
         raise _refusal(f"an absolute path without `.` and `..`{url}", kind.value)
     if ref is not None and (kind is not SourceKind.GIT or not isinstance(ref, str) or not _REF.fullmatch(ref)):
         raise _refusal("the name of a branch or tag, or a commit, beside git", "ref")
@@ -77,6 +79,11 @@ def check_allowed(source: WorkspaceSource | None, allowed: Sequence[str]) -> Non
 
 def _is_path(text: str) -> bool:
     return _PATH.fullmatch(text) is not None and not {"", ".", ".."}.intersection(text[1:].split("/"))
+
+
+def _is_url(text: str) -> bool:
+    found = _URL.fullmatch(text)
+    return found is not None and not {".", ".."}.intersection(found[1].split("/"))
 
 
 def _is_below(place: str, allowed: str) -> bool:

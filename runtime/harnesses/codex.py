@@ -91,7 +91,7 @@ class CodexHarness:
         session = _session(options.forwarded(input))
         if session is None or "CODEX_HOME" in env:
             return None
-        return SessionFile(".codex/sessions", f"*{session}.jsonl")
+        return SessionFile(".codex/sessions", f"*{session.lower()}.jsonl")  # the CLI takes either case, and writes this
 
     def without_session(self, input: Mapping[str, Any]) -> dict[str, Any]:
         """Return the input without the session."""

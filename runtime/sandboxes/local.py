@@ -211,7 +211,7 @@ class LocalProvider:
         if (meta := _read_meta(home)) is None:
             workspace = self._workspaces / thread
             self._wait_for(workspace, key)
-            make_workspace(workspace, source, self._sources)
+            make_workspace(workspace, source, self._sources, self._own_folders())
             meta = Meta(key=key, workspace=str(workspace), home=self._agent_home(thread))
             fresh = home.with_name(f"{home.name}{NEW}{secrets.token_hex(4)}")  # of at most 200 and 12 characters
             fresh.mkdir(mode=0o700, parents=True)
@@ -224,6 +224,12 @@ class LocalProvider:
                 if meta is None:
                     raise
         return LocalSandbox(home, meta)
+
+    def _own_folders(self) -> tuple[Path, ...]:
+        """Return where our data lies; if that is one folder, it is the data directory, with the store and the token."""
+        folders = [one for one in (self._root, self._workspaces, self._homes) if one is not None]
+        parents = {folder.parent for folder in folders}
+        return (*folders, *(parents if len(parents) == 1 else ()))
 
     def _agent_home(self, thread: str) -> str | None:
         if self._homes is None:

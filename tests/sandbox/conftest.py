@@ -26,3 +26,11 @@ async def sandbox(provider: LocalProvider) -> AsyncIterator[LocalSandbox]:
     sandbox = await provider.create(provider.key("run-1"), "thread-1")
     yield sandbox
     await provider.destroy(sandbox.key)
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Path:
+    """Return the one folder that is allowed."""
+    made = tmp_path / "sources"
+    made.mkdir()
+    return made

@@ -2,59 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import stat
-import subprocess
 import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from new_workspaces import content, fill, git, refused
 
 from runtime.core.workspace import SourceKind, WorkspaceSource
 from runtime.errors import LaunchFailed
 from runtime.sandboxes import filling
-from runtime.sandboxes.filling import make_workspace
 from runtime.sandboxes.local import LocalProvider
 from runtime.testing.sandbox_kit import run_to_end, sh
-
-
-@pytest.fixture
-def sources(tmp_path: Path) -> Path:
-    """Return the one folder that is allowed."""
-    made = tmp_path / "sources"
-    made.mkdir()
-    return made
-
-
-def fill(sources: Path, kind: str, name: str, ref: str | None = None) -> Path:
-    """Return a new workspace that begins with `name`."""
-    place = sources.parent / "workspaces" / "thread"
-    source = WorkspaceSource(kind=SourceKind(kind), place=str(sources / name), ref=ref)
-    make_workspace(place, source, [str(sources)])
-    return place
-
-
-def refused(sources: Path, kind: str, name: str, why: str) -> None:
-    """Check that no workspace can be made of it, and that nothing is left of the attempt."""
-    with pytest.raises(LaunchFailed, match=why):
-        fill(sources, kind, name)
-    assert list((sources.parent / "workspaces").iterdir()) == []
-    assert not (sources.parent / "outside").exists()
-
-
-def content(folder: Path) -> dict[str, str]:
-    """Return each file's text, and each link's target, by path."""
-    found = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_symlink():
-            found[str(path.relative_to(folder))] = f"-> {path.readlink()}"
-        elif path.is_file():
-            found[str(path.relative_to(folder))] = path.read_text()
-    return found
-
 
 # --- folders
 
@@ -113,6 +78,44 @@ def test_one_that_came_to_be_meanwhile_stays_although_it_is_empty(
     assert [path.name for path in place.parent.iterdir()] == ["thread"]
 
 
+def test_a_driver_that_stood_still_leaves_its_successors_filling_alone(
+    sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The successor fills when the driver before it, which knows nothing of it, wakes and makes the workspace too."""
+    (sources / "app").mkdir()
+    (sources / "app" / "file").write_text("text")
+    real, found = filling._fill, []
+
+    def slow(target: Path, *arguments: Any) -> None:
+        monkeypatch.setattr(filling, "_fill", real)
+        fill(sources, "directory", "app")
+        real(target, *arguments)
+        found.append(content(target))
+
+    monkeypatch.setattr(filling, "_fill", slow)
+    place = fill(sources, "directory", "app")
+    assert found == [content(place)] == [{"file": "text"}]
+    assert [path.name for path in place.parent.iterdir()] == ["thread"]
+
+
+def test_a_folder_that_was_taken_for_abandoned_before_it_was_locked_is_made_anew(
+    sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (sources / "app").mkdir()
+    removed: list[Path] = []
+    real = filling._lock
+
+    def late(file: int, path: Path) -> bool:
+        if not removed:
+            removed.append(path)
+            filling._remove(path.parent)
+        return real(file, path)
+
+    monkeypatch.setattr(filling, "_lock", late)
+    assert content(fill(sources, "directory", "app")) == {}
+    assert len(removed) == 1
+
+
 def test_what_an_interrupted_filling_left_is_removed(sources: Path) -> None:
     (sources / "app").mkdir()
     left = sources.parent / "workspaces" / "thread_new12345678"
@@ -122,8 +125,30 @@ def test_what_an_interrupted_filling_left_is_removed(sources: Path) -> None:
     assert [path.name for path in left.parent.iterdir()] == ["thread"]
 
 
-@pytest.mark.parametrize(("bound", "value"), [("MAX_BYTES", 1000), ("MAX_FILES", 3)])
+@pytest.mark.parametrize("error", [RuntimeError("why"), RecursionError(), ValueError(), MemoryError()])
+def test_whatever_goes_wrong_is_a_failed_launch(
+    sources: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    (sources / "app").mkdir()
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(filling, "_fill", fail)
+    refused(sources, "directory", "app", f"could not be made from .*/app: {str(error) or type(error).__name__}")
+
+
 @pytest.mark.parametrize("kind", ["directory", "archive"])
+def test_a_source_of_endless_folders_is_refused(sources: Path, kind: str) -> None:
+    deep = sources / "app" / "/".join("d" * (filling.MAX_DEPTH + 1))
+    deep.mkdir(parents=True)
+    with zipfile.ZipFile(sources / "app.zip", "w") as packed:
+        packed.writestr(f"{deep.relative_to(sources)}/file", "")
+    refused(sources, kind, "app" if kind == "directory" else "app.zip", "folders deep")
+
+
+@pytest.mark.parametrize(("bound", "value"), [("MAX_BYTES", 1000), ("MAX_FILES", 3)])
+@pytest.mark.parametrize("kind", ["directory", "archive", "git"])
 def test_a_source_over_its_bounds_is_refused(
     sources: Path, monkeypatch: pytest.MonkeyPatch, kind: str, bound: str, value: int
 ) -> None:
@@ -131,10 +156,13 @@ def test_a_source_over_its_bounds_is_refused(
     app.mkdir()
     for number in range(5):
         (app / f"file {number}").write_text("x" * 300)
+    git("init", "--quiet", cwd=app)
+    git("add", ".", cwd=app)
+    git("commit", "--quiet", "-m", "all", cwd=app)
     with tarfile.open(sources / "app.tar.gz", "w:gz") as tar:
         tar.add(app, "app")
     monkeypatch.setattr(filling, bound, value)
-    refused(sources, kind, "app" if kind == "directory" else "app.tar.gz", "is over")
+    refused(sources, kind, "app.tar.gz" if kind == "archive" else "app", "is over")
 
 
 # --- archives
@@ -162,7 +190,7 @@ def pack_zip(path: Path, members: list[Member]) -> None:
         for kind, name, text in members:
             info = zipfile.ZipInfo(f"{name}/" if kind == "folder" else name)
             info.external_attr = (types[kind] | 0o755) << 16
-            packed.writestr(info, "" if kind == "folder" else text)
+            packed.writestr(info, "" if kind == "folder" else text, zipfile.ZIP_DEFLATED)
 
 
 PACKS = {"app.tar.gz": pack_tar, "app.zip": pack_zip}
@@ -233,42 +261,92 @@ def test_what_is_no_archive_is_refused(sources: Path) -> None:
     refused(sources, "archive", "app", "could not be made")
 
 
-# --- repositories
+def plain_tar(path: Path, names: str = "abc") -> bytes:
+    """Write, and return, a tar of small files: a header and a block each, then zeros."""
+    with tarfile.open(path, "w") as tar:
+        for name in names:
+            info = tarfile.TarInfo(name)
+            info.size = 10
+            tar.addfile(info, io.BytesIO(b"0123456789"))
+    return path.read_bytes()
 
 
-def git(*arguments: str, cwd: Path) -> None:
-    who = {"GIT_CONFIG_GLOBAL": "/dev/null", "PATH": os.environ["PATH"]}
-    who |= {f"GIT_{whose}_{what}": "test@test" for whose in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-    subprocess.run(["git", *arguments], cwd=cwd, check=True, capture_output=True, env=who)
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "cut before the third header": lambda data: data[:2048],
+    "cut in the third header": lambda data: data[:2100],
+    "cut in the third file": lambda data: data[:2565],
+    "cut before its end": lambda data: data[:3072],
+    "a bad third header": lambda data: data[:2048] + b"x" + data[2049:],
+    "no third header": lambda data: data[:2048] + bytes(512) + data[2560:],
+}
 
 
-@pytest.fixture
-def repository(sources: Path) -> Path:
-    made = sources / "repo"
-    made.mkdir()
-    git("init", "--quiet", "--initial-branch=main", cwd=made)
-    for branch, text in (("main", "first"), ("feature/x", "second")):
-        git("checkout", "--quiet", "-B", branch, cwd=made)
-        (made / "file").write_text(text)
-        git("add", "file", cwd=made)
-        git("commit", "--quiet", "-m", text, cwd=made)
-    git("checkout", "--quiet", "main", cwd=made)
-    return made
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("packed", [False, True])
+def test_of_a_damaged_archive_nothing_is_taken(sources: Path, damage: str, packed: bool) -> None:
+    data = DAMAGES[damage](plain_tar(sources / "app.tar"))
+    (sources / "app.tar").write_bytes(gzip.compress(data) if packed else data)
+    refused(sources, "archive", "app.tar", "is damaged|unexpected end of data")
 
 
-@pytest.mark.parametrize(("ref", "text"), [(None, "first"), ("main", "first"), ("feature/x", "second")])
-def test_a_repository_is_cloned(sources: Path, repository: Path, ref: str | None, text: str) -> None:
-    made = fill(sources, "git", "repo", ref)
-    assert (made / "file").read_text() == text
-    git("log", cwd=made)
+@pytest.mark.parametrize("end", [slice(-1), slice(-8), slice(-100)])
+def test_of_a_compressed_archive_that_is_cut_off_nothing_is_taken(sources: Path, end: slice) -> None:
+    (sources / "app.tgz").write_bytes(gzip.compress(plain_tar(sources / "app.tgz"))[end])
+    refused(sources, "archive", "app.tgz", "could not be made")
 
 
-def test_a_ref_that_is_not_there_is_refused_in_gits_words(sources: Path, repository: Path) -> None:
-    with pytest.raises(LaunchFailed, match=r"git could not get the workspace: .*nowhere"):
-        fill(sources, "git", "repo", "nowhere")
+def test_a_compressed_archive_is_held_against_its_checksum(sources: Path) -> None:
+    data = bytearray(gzip.compress(plain_tar(sources / "app.tgz")))
+    data[-8] ^= 1
+    (sources / "app.tgz").write_bytes(data)
+    refused(sources, "archive", "app.tgz", "CRC")
+
+
+@pytest.mark.parametrize("end", [3072 + 512, 3072 + 1024])
+def test_an_archive_needs_no_padding_behind_its_end(sources: Path, end: int) -> None:
+    (sources / "app.tar").write_bytes(plain_tar(sources / "app.tar")[:end])
+    assert list(content(fill(sources, "archive", "app.tar"))) == ["a", "b", "c"]
+
+
+def test_a_tar_that_ends_with_a_zip_is_a_tar(sources: Path) -> None:
+    pack_zip(sources / "inner.zip", [("file", "inside", "x")])
+    with tarfile.open(sources / "app.tar", "w") as tar:
+        tar.add(sources / "inner.zip", "inner.zip")
+    assert [path.name for path in fill(sources, "archive", "app.tar").iterdir()] == ["inner.zip"]
+
+
+def test_a_damaged_or_locked_zip_is_refused(sources: Path) -> None:
+    pack_zip(sources / "app.zip", [("file", "a", "text" * 100)])
+    whole = (sources / "app.zip").read_bytes()
+    data = bytearray(whole)
+    data[31] = 0xFF  # the compressed data: no block of deflate begins so
+    (sources / "app.zip").write_bytes(data)
+    refused(sources, "archive", "app.zip", "decompressing")
+    data = bytearray(whole)
+    data[6] |= 1  # encrypted, says the member, and so does the directory
+    data[whole.index(b"PK\1\2") + 8] |= 1
+    (sources / "app.zip").write_bytes(data)
+    refused(sources, "archive", "app.zip", "encrypted")
 
 
 # --- through the provider
+
+
+async def test_our_own_data_is_no_source_and_left_out_of_a_folder_that_holds_it(sources: Path) -> None:
+    app, data = sources / "app", sources / "app" / "data"
+    data.mkdir(parents=True)
+    (app / "file").write_text("text")
+    (data / "token").write_text("secret")
+    provider = LocalProvider(data / "sandboxes", "test", data / "workspaces", data / "homes", [str(sources)])
+    (data / "workspaces" / "another").mkdir(parents=True)
+    source = WorkspaceSource(kind=SourceKind.DIRECTORY, place=str(app))
+    sandbox = await provider.create(provider.key("run-1"), "thread-1", source)
+    assert content(Path(sandbox.workspace)) == {"file": "text"}
+    await provider.destroy(sandbox.key)
+    for number, own in enumerate((data, data / "workspaces" / "another")):
+        source = WorkspaceSource(kind=SourceKind.DIRECTORY, place=str(own))
+        with pytest.raises(LaunchFailed, match="own data"):
+            await provider.create(provider.key(f"own-{number}"), f"own-{number}", source)
 
 
 async def test_a_threads_first_run_finds_its_source_and_the_next_one_what_became_of_it(
@@ -277,12 +355,13 @@ async def test_a_threads_first_run_finds_its_source_and_the_next_one_what_became
     (sources / "app").mkdir()
     (sources / "app" / "file").write_text("first\n")
     source = WorkspaceSource(kind=SourceKind.DIRECTORY, place=str(sources / "app"))
-    provider = LocalProvider(tmp_path / "s", "test", tmp_path / "w", sources=[str(sources)])
+    data = tmp_path / "data"
+    provider = LocalProvider(data / "s", "test", data / "w", sources=[str(sources)])
     assert provider.capabilities.workspace_sources
     for run, said in (("run-1", b"first\n"), ("run-2", b"first\nmore\n")):
         sandbox = await provider.create(provider.key(run), "thread", source)
         assert (await run_to_end(sandbox, sh("cat file; echo more >> file")))[0] == said
         await provider.destroy(sandbox.key)
-    bare = LocalProvider(tmp_path / "s", "test", tmp_path / "w")
+    bare = LocalProvider(data / "s", "test", data / "w")
     with pytest.raises(LaunchFailed, match="OUTLAST_WORKSPACE_SOURCES"):
         await bare.create(bare.key("run-3"), "another", source)

@@ -72,6 +72,12 @@ async def test_each_agent_keeps_its_sessions_where_it_does() -> None:
     assert home.asked == [["find", "/home/.codex/sessions", "-name", f"*{SESSION}.jsonl"]]
 
 
+async def test_codex_writes_a_session_in_lower_case_however_it_is_asked_for() -> None:
+    home = Home((0, b""))
+    assert not await kept(home, CodexHarness(), model="m", sessionId=SESSION.upper())
+    assert home.asked == [["find", "/home/.codex/sessions", "-name", f"*{SESSION}.jsonl"]]
+
+
 async def test_nobody_looks_where_a_look_would_tell_nothing() -> None:
     home, nowhere = Home((0, b"")), Home((0, b""), None)
     assert await kept(home, ClaudeCodeHarness(), model="m")
