@@ -16,6 +16,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.calls import Gone, call
 from actors.compose import providers
+from actors.reach import Reached
 from runtime.errors import OutlastError, SandboxUnreachable
 from runtime.ports import SandboxProvider
 from runtime.settings import Settings
@@ -28,19 +29,22 @@ DESTROY_S = 30.0
 LIST_S = 10.0  # it is asked again soon; a node that is slower has other troubles
 
 
-def hosts(known: Mapping[str, SandboxProvider]) -> frozenset[str]:
+def hosts(known: Mapping[str, SandboxProvider]) -> Reached:
     """Return the hosts whose sandboxes can be reached from this process alone, of every provider that has such."""
     found = set()
+    whole = True
     for name in known:
         try:
             provider = known[name]
             if provider.capabilities.one_host:
                 found.add(provider.host(provider.key("-")))
         except SandboxUnreachable as error:
+            whole = False
             log.info("provider %s reaches nothing from this node: %s", name, error)
         except OutlastError as error:
+            whole = False
             log.warning("provider %s cannot be loaded on this node: %s", name, error)
-    return frozenset(found)
+    return Reached(frozenset(found), whole)
 
 
 class Errands:
@@ -52,10 +56,10 @@ class Errands:
         self._deployment = deployment
         self._on = on or _on_node
 
-    async def hosts(self, node_id: str) -> frozenset[str] | None:
+    async def hosts(self, node_id: str) -> Reached | None:
         """Return the hosts that the node reaches; None if it does not say."""
         try:
-            found: frozenset[str] = await self._done(node_id, _hosts, timeout_s=HOSTS_S)
+            found: Reached = await self._done(node_id, _hosts, timeout_s=HOSTS_S)
         except (Gone, OutlastError):
             return None
         return found
@@ -80,7 +84,7 @@ class Errands:
         return await call(node_id, task, self._settings, self._deployment, *args, timeout_s=timeout_s)
 
 
-def _hosts(settings: Settings, deployment: str) -> frozenset[str]:
+def _hosts(settings: Settings, deployment: str) -> Reached:
     return hosts(providers(settings, deployment))
 
 

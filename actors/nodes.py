@@ -23,6 +23,7 @@ from ray._private import worker as ray_worker
 from actors.drain_notes import keep_drain, kept_drains
 from actors.errands import Errands
 from actors.raylets import Raylet
+from actors.reach import Reach, Reached
 from actors.slots import slots
 from runtime.engine.placing import Node
 
@@ -35,8 +36,6 @@ _worker: Any = ray_worker
 
 LOOK_S = 1.0
 SILENT_AFTER = 2
-HOSTS_AGAIN_S = 5.0
-HOSTS_WITHIN_S = 30.0  # a node that has not told by then is taken to reach nothing that is bound to a host
 SEAL_LEAST_MS = 1000
 PREEMPTION = 2  # DrainNodeReason: always accepted; the raylet goes by itself once it is idle
 
@@ -45,21 +44,18 @@ PREEMPTION = 2  # DrainNodeReason: always accepted; the raylet goes by itself on
 class _Known:
     row: dict[str, Any]
     raylet: Raylet
-    since: float
     missed: int = 0
-    hosts: frozenset[str] | None = None
-    asking: asyncio.Task[None] | None = None
 
 
 class Nodes:
     """Use it on one event loop; `look_forever` keeps it up to date."""
 
-    def __init__(self, errands: Errands, mine: frozenset[str], namespace: str) -> None:
+    def __init__(self, errands: Errands, mine: Reached, namespace: str) -> None:
         """`mine`: what this process reaches."""
         self.mine = str(ray.get_runtime_context().get_node_id())
-        self._errands = errands
         self._namespace = namespace
-        self._hosts = {self.mine: mine}  # what was told stays true for as long as the node lives
+        self._reach = Reach(errands.hosts)
+        self._reach.tell(self.mine, mine)
         self._known: dict[str, _Known] = {}
         self._draining: dict[str, int] = {}  # by Ray
         self._leaving: dict[str, int] | None = None  # by us; None before the first look
@@ -71,7 +67,7 @@ class Nodes:
                 node_id=node_id,
                 address=str(known.row["NodeManagerAddress"]),
                 slots=slots(known.row),
-                hosts=_told(known),
+                hosts=self._reach.of(node_id),
                 answers=known.missed < SILENT_AFTER,
                 drains=self.deadline(node_id) is not None,
                 sealed=node_id in self._draining,
@@ -118,11 +114,11 @@ class Nodes:
         for gone in set(self._known) - set(rows):
             log.info("node %s is gone", gone)
             await self._known.pop(gone).raylet.close()
-            self._hosts.pop(gone, None)
+            self._reach.forget(gone)
         for node_id, row in rows.items():
             if node_id not in self._known:
                 raylet = Raylet(f"{row['NodeManagerAddress']}:{row['NodeManagerPort']}")
-                self._known[node_id] = _Known(row, raylet, time.monotonic(), hosts=self._hosts.get(node_id))
+                self._known[node_id] = _Known(row, raylet)
             self._known[node_id].row = row
         await asyncio.gather(*(self._look_at(node_id, known) for node_id, known in list(self._known.items())))
 
@@ -131,18 +127,7 @@ class Nodes:
         if not answers and known.missed == SILENT_AFTER - 1:
             log.warning("node %s (%s) does not answer", node_id, known.raylet.address)
         known.missed = 0 if answers else known.missed + 1
-        if known.hosts is None and known.asking is None and answers and node_id not in self._draining:
-            known.asking = asyncio.create_task(self._ask_hosts(node_id, known))
-
-    async def _ask_hosts(self, node_id: str, known: _Known) -> None:
-        try:
-            known.hosts = await self._errands.hosts(node_id)
-            if known.hosts is None:
-                await asyncio.sleep(HOSTS_AGAIN_S)
-            else:
-                self._hosts[node_id] = known.hosts
-        finally:
-            known.asking = None
+        self._reach.seen(node_id, answers=answers and not self.sealed(node_id))
 
     async def drain(self, node_id: str, deadline_ms: int) -> None:
         """Have what can leave the node leave it; until then (UTC ms), or until it is sealed, the rest stays."""
@@ -170,11 +155,6 @@ class Nodes:
     def sealed(self, node_id: str) -> bool:
         """Return whether Ray drains the node."""
         return node_id in self._draining
-
-
-def _told(known: _Known) -> frozenset[str] | None:
-    late = known.hosts is None and time.monotonic() - known.since > HOSTS_WITHIN_S
-    return frozenset() if late else known.hosts
 
 
 def _rows() -> tuple[dict[str, dict[str, Any]], dict[str, int]]:

@@ -17,6 +17,7 @@ from actors import log_shard, run_actor, supervisor_actor
 from actors.calls import call
 from actors.errands import Errands
 from actors.nodes import Nodes
+from actors.reach import Reached
 from actors.warm import WarmWorkers
 from runtime.core.record import ClaimReason
 from runtime.delivery.errors import NotAcquired
@@ -103,7 +104,7 @@ def test_a_run_actor_loads_these_modules_of_ours_and_no_other(loaded: list[str])
 
 def test_the_private_call_that_warms_workers_works(instance: Instance, ray_driver: Any) -> None:
     async def warm() -> bool:
-        nodes = Nodes(Errands(load(instance.env), ""), frozenset(), "")
+        nodes = Nodes(Errands(load(instance.env), ""), Reached(frozenset(), whole=False), "")
         await nodes.look()
         return await WarmWorkers(2, nodes).refill(2)
 

@@ -96,7 +96,9 @@ async def test_a_node_says_which_hosts_it_reaches_or_nothing(
 ) -> None:
     nodes.broken, nodes.silent = {"b1"}, {"b2"}
     there = nodes.errands()
-    assert "cave" in (await there.hosts("c") or ())
+    told = await there.hosts("c")
+    assert told is not None
+    assert "cave" in told.hosts
     assert await there.hosts("b1") is None
     monkeypatch.setattr(errands, "HOSTS_S", 0.05)
     assert await there.hosts("b2") is None
@@ -112,4 +114,11 @@ def test_only_what_is_bound_to_a_host_is_looked_for_on_hosts(nodes: NodesByHand)
         capabilities = Capabilities(one_host=False)
 
     known = {"hosted": HostProvider(nodes.settings, "d"), "everyone": Everyone(nodes.settings, "d")}
-    assert errands.hosts(known) == {"home"}
+    assert errands.hosts(known) == ({"home"}, True)
+
+
+def test_what_a_provider_cannot_say_yet_is_not_taken_for_nothing(nodes: NodesByHand) -> None:
+    """Such as of a Docker engine that comes up after Ray."""
+    home = HERE.set(NOTHING)
+    assert errands.hosts({"hosted": HostProvider(nodes.settings, "d")}) == (frozenset(), False)
+    HERE.reset(home)
