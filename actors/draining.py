@@ -9,7 +9,7 @@ supervisor goes, and Serve moves gateway replicas. `ray drain-node` and a notice
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from actors.names import run_name
@@ -70,10 +70,13 @@ class Drainable(Protocol):
         """Tell Ray."""
 
 
-async def seal_free(nodes: Drainable, watched: Mapping[str, Watched], now_ms: int) -> None:
-    """Seal each node that is drained and that no run needs any more, and each whose deadline is near."""
+async def seal_free(nodes: Drainable, needing: Iterable[Watched] | None, now_ms: int) -> None:
+    """Seal each node that is drained and that no run needs any more, and each whose deadline is near.
+
+    `needing`: the runs; None while it is not known yet which there are."""
     for node_id, deadline_ms in nodes.leaving().items():
-        if now_ms >= deadline_ms - SEAL_BEFORE_MS or not holds(nodes.seen(), watched.values(), node_id):
+        free = needing is not None and not holds(nodes.seen(), needing, node_id)
+        if free or now_ms >= deadline_ms - SEAL_BEFORE_MS:
             await nodes.seal(node_id)
 
 

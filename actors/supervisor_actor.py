@@ -55,7 +55,6 @@ STATUS_S = 5.0  # whoever asks for the status has gone by then; nothing may pile
 REPLICA_TTL_S = 6.0
 ROOM_LOOK_S = 1.0
 DRAIN_LOOK_S = 0.5
-KNOWS_ALL_S = 5.0  # after its start: it then watches the drivers that there are
 
 
 class SupervisorActor:
@@ -120,7 +119,7 @@ class SupervisorActor:
             "looking for orphans": partial(self._end_orphans, orphans),
             "looking at the nodes": self._nodes.look_forever,
             "warming the nodes": warm.turn,
-            "draining": partial(self._end_drains, supervisor, time.monotonic()),
+            "draining": partial(self._end_drains, supervisor),
             "head-room": partial(self._keep_room, supervisor, HeadRoom()),
         }
         for name, turn in works.items():
@@ -149,11 +148,10 @@ class SupervisorActor:
         await room.ask(len(supervisor.watching), self._nodes.seen())
         await asyncio.sleep(ROOM_LOOK_S)
 
-    async def _end_drains(self, supervisor: Supervisor, opened: float) -> None:
-        """Have Ray drain what no run needs any more; not before this supervisor knows which runs there are."""
+    async def _end_drains(self, supervisor: Supervisor) -> None:
+        """Have Ray drain what no run needs any more."""
         await asyncio.sleep(DRAIN_LOOK_S)
-        if time.monotonic() - opened > KNOWS_ALL_S:
-            await draining.seal_free(self._nodes, supervisor.watching, time.time_ns() // 1_000_000)
+        await draining.seal_free(self._nodes, supervisor.needing(), time.time_ns() // 1_000_000)
 
     async def _leave_when_stale(self, supervisor: Supervisor) -> None:
         await supervisor.stale.wait()

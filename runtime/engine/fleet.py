@@ -79,6 +79,7 @@ class Watched:
     lost_node: str | None = None  # where the driver before was: not there again if there is a choice (P17)
     node_id: str | None = None  # where it runs or is being made
     home: str | None = None  # the host that its sandbox is bound to
+    home_known: bool = True  # else it has yet to be looked up, and may be any
     waits_for: str = ""  # why it could not be made yet, in words
     task: asyncio.Task[None] | None = None
     runs: asyncio.Event = field(default_factory=asyncio.Event)  # set once there is a handle

@@ -122,7 +122,16 @@ def staying(nodes: list[Node], watched: Mapping[str, Watched], node_id: str) -> 
 
 
 def holds(nodes: Sequence[Node], watched: Iterable[Watched], node_id: str) -> bool:
-    """Return whether a driver is on that node, or it is the last one that reaches a watched run's sandbox."""
-    hosts = next((node.hosts for node in nodes if node.node_id == node_id), None) or frozenset()
+    """Return whether a driver is on that node, or it is the last one that reaches a watched run's sandbox.
+
+    What is not known counts as if it were so: what a run is bound to, and what a node that may still tell reaches."""
+    told: frozenset[str] | None = next((node.hosts for node in nodes if node.node_id == node_id), frozenset())
     elsewhere = {host for node in nodes if node.open and node.node_id != node_id for host in node.hosts or ()}
-    return any(one.node_id == node_id or one.home in hosts - elsewhere for one in watched)
+    alone = None if told is None else told - elsewhere
+
+    def needs(one: Watched) -> bool:
+        if one.node_id == node_id or not one.home_known:
+            return one.node_id == node_id or alone is None or bool(alone)
+        return one.home is not None and (one.home not in elsewhere if alone is None else one.home in alone)
+
+    return any(needs(one) for one in watched)

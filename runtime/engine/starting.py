@@ -55,7 +55,6 @@ class Starter:
 
         Raises NotStarted (to be tried again), NameTaken (by a driver that is to be left alone), DriverDied."""
         where = await self._place(head, watched)
-        watched.home = where.home
         if where.node_id is None and self._fleet.nodes():
             self._tell(head, watched, shortage(self._fleet.nodes(), load(self._watched()), where))
         async with self._turns.one(watched.hurry) as give_back:
@@ -91,7 +90,8 @@ class Starter:
 
     async def _place(self, head: Head, watched: Watched) -> Place:
         """Choose a node, and make sure that it answers now: Ray notices a lost one only after 15 to 65 s."""
-        home = await self.home(head)
+        home = watched.home = await self.home(head)
+        watched.home_known = True
         for _ in range(len(self._fleet.nodes()) + 1):
             counts = load(self._watched())
             cancels = watched.reason is ClaimReason.CANCEL

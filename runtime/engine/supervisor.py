@@ -19,13 +19,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from runtime.core.ops import Assign, Assigned, Exhausted, OpenSupervisor, SupervisorOpened, SupervisorStale
-from runtime.core.record import Claimant, ClaimEnd, ClaimReason, Head
+from runtime.core.record import Claimant, ClaimReason, Head
 from runtime.engine.authority import repeat
 from runtime.engine.ending import end_run
 from runtime.engine.finishing import aborted, failed
 from runtime.engine.fleet import DriverDied, Fleet, NameTaken, NotStarted, RunHandle, Tally, Watched, node_of
 from runtime.engine.forever import forever
 from runtime.engine.moving import Mover
+from runtime.engine.reasons import true_reason, why_again
 from runtime.engine.starting import Starter
 from runtime.errors import OutlastError, RunEnded, RunNotFound
 from runtime.ports import Clock, Due, SandboxProvider, ShardPort
@@ -57,6 +58,7 @@ class Supervisor:
         self.epoch = 0
         self.tally = Tally()
         self.stale = asyncio.Event()  # set once a newer supervisor decides
+        self.knows_all = asyncio.Event()  # set once every unfinished run is watched, as far as it needs a driver
         self.leaving = False  # no driver is made any more: `serve` ends
         self._shards = shards
         self._fleet = fleet
@@ -66,6 +68,7 @@ class Supervisor:
         self._clock = clock
         self._shard = shard_of
         self._watched: dict[str, Watched] = {}
+        self._between: dict[str, Watched] = {}  # their drive has ended, and what comes next is not decided yet
         self._starter = Starter(fleet, providers, clock, shard_of, self._watched.values)
         self._mover = Mover(fleet, self._watched, shard_of, self._starter.home, self._replace)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -79,8 +82,8 @@ class Supervisor:
         opened = await repeat(lambda: first.submit(OpenSupervisor(claimant=self._claimant.claimant)))
         assert isinstance(opened, SupervisorOpened)
         self.epoch = opened.epoch
+        self._keep(asyncio.create_task(self._know_all()))
         for shard in self._shards.values():
-            self._keep(asyncio.create_task(self._adopt_all(shard)))
             self._keep(asyncio.create_task(self._watch_shard(shard)))
         self._keep(asyncio.create_task(forever("the places of drivers", self._watch_places)))
 
@@ -90,11 +93,18 @@ class Supervisor:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    async def _know_all(self) -> None:
+        await asyncio.gather(*(self._adopt_all(shard) for shard in self._shards.values()))
+        self.knows_all.set()
+
     async def _adopt_all(self, shard: ShardPort) -> None:
         """Watch the drivers that live, replace those that do not: after a restart of us, or of everything."""
-        for head in await repeat(shard.unfinished):
-            if head.needs_driver:  # all at once: one that hangs holds up no other
-                self._keep(asyncio.create_task(self._look_after(head.run_id, ClaimReason.RESTART)))
+        heads = [head for head in await repeat(shard.unfinished) if head.needs_driver]
+        # All at once: one that hangs holds up no other.
+        looks = [asyncio.create_task(self._look_after(head.run_id, ClaimReason.RESTART)) for head in heads]
+        for look in looks:
+            self._keep(look)
+        await asyncio.gather(*looks, return_exceptions=True)
 
     async def _watch_shard(self, shard: ShardPort) -> None:
         while not self.stale.is_set():
@@ -193,7 +203,7 @@ class Supervisor:
         """Make a driver for the next epoch after `head`'s, instead of whoever is watched."""
         if self.stale.is_set() or self.leaving:
             return
-        watched = Watched(head.driver_epoch, _true_reason(head, reason))
+        watched = Watched(head.driver_epoch, true_reason(head, reason), home_known=False)
         old = self._watched.get(head.run_id)
         watched.lost_node = head.claims[-1].claimant.node_id if head.claims else None
         if reason is ClaimReason.CANCEL:
@@ -314,11 +324,16 @@ class Supervisor:
         except Exception:
             self._let_go(run_id, watched)
             raise
-        self._let_go(run_id, watched)
-        if end.next_run is not None:
-            await self.start(end.next_run)
-        reason = ClaimReason.DRAIN if end.kind == "handed_over" else ClaimReason.DRIVER_LOST
-        await self._look_after(run_id, reason, but_not=watched.handle)
+        self._between[run_id] = watched
+        try:
+            self._let_go(run_id, watched)
+            if end.next_run is not None:
+                await self.start(end.next_run)
+            reason = ClaimReason.DRAIN if end.kind == "handed_over" else ClaimReason.DRIVER_LOST
+            await self._look_after(run_id, reason, but_not=watched.handle)
+        finally:
+            if self._between.get(run_id) is watched:
+                del self._between[run_id]
 
     async def _lost(self, run_id: str, watched: Watched) -> None:
         if self._watched.get(run_id) is not watched:
@@ -326,14 +341,7 @@ class Supervisor:
         head = await self._head(run_id)
         self._let_go(run_id, watched)
         if head is not None and head.needs_driver and run_id not in self._watched:
-            self._replace(head, self._why_again(head, watched))
-
-    def _why_again(self, head: Head, watched: Watched) -> ClaimReason:
-        """Return the reason of the next driver: what the lost one was made for, if that never came to claim."""
-        lost = watched.handle or watched.made
-        if lost is not None and any(claim.claimant.actor_id == lost.actor_id for claim in head.claims):
-            return ClaimReason.DRIVER_LOST
-        return watched.reason if head.driver_epoch else ClaimReason.START
+            self._replace(head, why_again(head, watched))
 
     def _let_go(self, run_id: str, watched: Watched) -> None:
         if self._watched.get(run_id) is watched:
@@ -376,12 +384,9 @@ class Supervisor:
         """Return what is watched, by run."""
         return self._watched
 
-
-def _true_reason(head: Head, reason: ClaimReason) -> ClaimReason:
-    """Return why a driver is made: one that handed over was not lost, however we learnt that it has gone."""
-    handed_over = bool(head.claims) and head.claims[-1].end is ClaimEnd.HANDED_OVER
-    lost = reason in (ClaimReason.DRIVER_LOST, ClaimReason.LEASE_EXPIRED)
-    return ClaimReason.DRAIN if handed_over and lost else reason
+    def needing(self) -> list[Watched] | None:
+        """Return what may need the node that it is on or whose host it is bound to; None before all are known."""
+        return [*self._watched.values(), *self._between.values()] if self.knows_all.is_set() else None
 
 
 async def _first(event: asyncio.Event, seconds: float) -> None:

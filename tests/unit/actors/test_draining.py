@@ -34,16 +34,24 @@ class Nodes:
 
 async def test_a_node_is_sealed_once_no_run_needs_it() -> None:
     nodes = Nodes()
-    await seal_free(nodes, {"run-1": STAYS}, 0)
+    await seal_free(nodes, [STAYS], 0)
     assert nodes.sealed == []
-    await seal_free(nodes, {}, 0)
-    await seal_free(nodes, {}, 0)
+    await seal_free(nodes, [], 0)
+    await seal_free(nodes, [], 0)
     assert nodes.sealed == ["a"]
 
 
 async def test_a_node_that_a_run_needs_is_sealed_just_before_the_deadline() -> None:
     nodes = Nodes()
-    await seal_free(nodes, {"run-1": STAYS}, DEADLINE_MS - SEAL_BEFORE_MS - 1)
+    await seal_free(nodes, [STAYS], DEADLINE_MS - SEAL_BEFORE_MS - 1)
     assert nodes.sealed == []
-    await seal_free(nodes, {"run-1": STAYS}, DEADLINE_MS - SEAL_BEFORE_MS)
+    await seal_free(nodes, [STAYS], DEADLINE_MS - SEAL_BEFORE_MS)
+    assert nodes.sealed == ["a"]
+
+
+async def test_before_all_runs_are_known_a_node_is_sealed_at_the_deadline_only() -> None:
+    nodes = Nodes()
+    await seal_free(nodes, None, DEADLINE_MS - SEAL_BEFORE_MS - 1)
+    assert nodes.sealed == []
+    await seal_free(nodes, None, DEADLINE_MS - SEAL_BEFORE_MS)
     assert nodes.sealed == ["a"]

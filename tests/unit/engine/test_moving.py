@@ -132,7 +132,8 @@ def test_a_later_run_of_a_thread_goes_to_its_workspace_on_a_drained_node() -> No
         ([node("a", drains=True), node("b", drains=True)], {"b": HERE}, True),
         ([node("a", drains=True), node("b")], {"a": None}, True),
         ([node("a", drains=True), node("b")], {"b": None}, False),
-        ([node("a", None, drains=True), node("b")], {"b": THERE}, False),
+        ([node("a", None, drains=True), node("b")], {"b": THERE}, True),
+        ([node("a", None, drains=True), node("b")], {"b": HERE}, False),
         ([node("b")], {"b": HERE}, False),
     ],
     ids=[
@@ -143,13 +144,20 @@ def test_a_later_run_of_a_thread_goes_to_its_workspace_on_a_drained_node() -> No
         "or drained too",
         "one that has yet to go",
         "one that has gone",
-        "what a node reaches that has not told is not known",
+        "what a node reaches that has not told may be what is missing",
+        "unless nothing is missing",
         "a node that is gone",
     ],
 )
 def test_a_drained_node_is_held(nodes: list[Node], drivers: dict[str, str | None], held: bool) -> None:
     watched = [Watched(1, ClaimReason.START, node_id=at, home=home) for at, home in drivers.items()]
     assert holds(nodes, watched, "a") is held
+
+
+def test_a_run_whose_host_is_not_looked_up_yet_holds_what_only_the_drained_node_reaches() -> None:
+    unknown = Watched(1, ClaimReason.START, home_known=False)
+    assert holds([node("a", drains=True), node("c", THERE)], [unknown], "a")
+    assert not holds([node("a", drains=True), node("b")], [unknown], "a")
 
 
 def test_a_run_whose_host_is_lost_waits_elsewhere_and_goes_home_when_it_returns() -> None:

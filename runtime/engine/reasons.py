@@ -1,0 +1,21 @@
+"""Why a driver is made: what its claim then says."""
+
+from __future__ import annotations
+
+from runtime.core.record import ClaimEnd, ClaimReason, Head
+from runtime.engine.fleet import Watched
+
+
+def true_reason(head: Head, reason: ClaimReason) -> ClaimReason:
+    """Return why a driver is made: one that handed over was not lost, however we learnt that it has gone."""
+    handed_over = bool(head.claims) and head.claims[-1].end is ClaimEnd.HANDED_OVER
+    lost = reason in (ClaimReason.DRIVER_LOST, ClaimReason.LEASE_EXPIRED)
+    return ClaimReason.DRAIN if handed_over and lost else reason
+
+
+def why_again(head: Head, watched: Watched) -> ClaimReason:
+    """Return the reason of the next driver: what the lost one was made for, if that never came to claim."""
+    lost = watched.handle or watched.made
+    if lost is not None and any(claim.claimant.actor_id == lost.actor_id for claim in head.claims):
+        return ClaimReason.DRIVER_LOST
+    return watched.reason if head.driver_epoch else ClaimReason.START
