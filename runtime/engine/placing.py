@@ -75,7 +75,7 @@ def place(
         if at_home:
             best = _best(at_home, load, avoid) or min(at_home, key=lambda node: load.get(node.node_id, 0))
             return Place(node_id=best.node_id, bound=True, home=home)
-        if any(node.hosts is None for node in available):
+        if any(node.hosts is None for node in nodes if node.takes):
             return None
     chosen = _best(available, load, avoid)
     if chosen is None and available and not takes_room:
