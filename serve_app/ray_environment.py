@@ -29,16 +29,22 @@ PROXY_GUARD = "serve_app.proxy_guard:middlewares"
 # Above the ports of the workers of `ray start`, below Serve's for replicas (30000) and Linux's for connections (32768).
 OWN_PORTS = range(20_000, 30_000)
 
+_given: set[int] = set()  # by this process: whoever got one may not have bound it yet
+
 
 def free_port() -> int:
-    """Return a port on loopback that nobody uses now, and that nobody gets who asks the kernel for any port.
+    """Return a port on loopback that nobody uses now, and that nobody gets who asks the kernel for any port; another
+    one at each call.
 
     The kernel's own choice (port 0) would come from the range of outgoing connections and of the servers of Ray's
     workers: hundreds of those come up while Serve starts, and one of them may be given it before its user binds it.
     """
     for port in random.sample(OWN_PORTS, len(OWN_PORTS)):  # another instance may be looking too
+        if port in _given:
+            continue
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
+            _given.add(port)
             return port
     raise InstanceError(f"No port of {OWN_PORTS.start} to {OWN_PORTS.stop - 1} is free on 127.0.0.1.")
 
