@@ -8,7 +8,9 @@ takes it within TRIES_S, the connection is cut in the middle of a stream: then t
 Serve loads it by RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH (`middlewares` below), which must be in the environment of
 the cluster's nodes. Where HAProxy is in front (`proxy_program.py`), that sees to it, and this is behind it.
 
-Deliberately not: anything for other requests, of ours or of another application on the same Serve.
+Deliberately not: anything for other requests. Ours are known by how their path ends and that they name a run, since
+Serve's proxies are not told under which prefix we are. So a request of another application on the same Serve whose path
+ends like ours and that names a run too is treated the same: it is cut instead of hearing 5xx, or a 404 that is no JSON.
 """
 
 from __future__ import annotations
