@@ -7,6 +7,7 @@ from unit.actors.cluster_by_hand import NodesByHand
 from unit.actors.host_provider import HERE, NOTHING, SANDBOXES, HostProvider
 
 from actors import errands
+from actors.reach import Reached
 from runtime.engine.placing import Node
 from runtime.errors import SandboxUnreachable
 from runtime.ports import Capabilities
@@ -114,11 +115,11 @@ def test_only_what_is_bound_to_a_host_is_looked_for_on_hosts(nodes: NodesByHand)
         capabilities = Capabilities(one_host=False)
 
     known = {"hosted": HostProvider(nodes.settings, "d"), "everyone": Everyone(nodes.settings, "d")}
-    assert errands.hosts(known) == ({"home"}, True)
+    assert errands.hosts(known) == Reached(frozenset({"home"}), whole=True)
 
 
 def test_what_a_provider_cannot_say_yet_is_not_taken_for_nothing(nodes: NodesByHand) -> None:
     """Such as of a Docker engine that comes up after Ray."""
     home = HERE.set(NOTHING)
-    assert errands.hosts({"hosted": HostProvider(nodes.settings, "d")}) == (frozenset(), False)
+    assert errands.hosts({"hosted": HostProvider(nodes.settings, "d")}) == Reached(frozenset(), whole=False)
     HERE.reset(home)
