@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def test_an_own_port_is_none_that_somebody_uses(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_own_port_is_none_that_was_given_before_and_is_not_bound_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_environment.random, "sample", lambda ports, _count: list(ports))
+    monkeypatch.setattr(random, "sample", lambda ports, _count: list(ports))
     given = [ray_environment.free_port() for _ in range(3)]
     assert len(set(given)) == len(given)
 
