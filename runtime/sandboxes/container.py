@@ -24,13 +24,13 @@ from typing import Any
 import msgspec
 
 from runtime.core.launch import AgentExit
-from runtime.errors import JournalUnavailable, LaunchFailed, SandboxLost, SandboxUnreachable
+from runtime.errors import AgentError, JournalUnavailable, LaunchFailed, SandboxUnreachable
 from runtime.ports import LaunchSpec
 from runtime.sandboxes.attendant import HOME
 from runtime.sandboxes.container_engine import Engine, Refusal
 from runtime.sandboxes.container_line import Line, LineLost
 from runtime.sandboxes.container_python import LOADER, program
-from runtime.sandboxes.hardening import WORKSPACE
+from runtime.sandboxes.hardening import UNSAID, WORKSPACE
 from runtime.sandboxes.isolated import AGENT_GID, AGENT_UID
 from runtime.sandboxes.recorder import MARKER
 
@@ -44,7 +44,7 @@ ATTACHES = 3  # in a row without an answer: then whoever follows waits
 OF_THE_HOST = ("PATH", "HOME")  # they name places of the driver's machine; the container has its own
 
 
-Wake = Callable[[str, Refusal], None]
+Wake = Callable[[str, Refusal], None]  # raises SandboxLost, SandboxUnreachable, Refusal
 
 
 class DockerSandbox:
@@ -117,10 +117,7 @@ class DockerSandbox:
 
     async def read_journal(self, start: int, size: int) -> bytes:
         """Return a stretch of the journal. Raises as `follow`."""
-        facts, data = await self._ask("read", start=start, size=size)
-        if "error" in facts:
-            raise JournalUnavailable(f"The journal cannot be read: {facts['error']}.")
-        return data
+        return (await self._ask("read", refused=JournalUnavailable, start=start, size=size))[1]
 
     async def exit(self) -> AgentExit | None:
         """Return how the agent ended; None while it lives. Raises SandboxLost, SandboxUnreachable."""
@@ -154,8 +151,10 @@ class DockerSandbox:
 
     # --- connections
 
-    async def _ask(self, op: str, within_s: float = ANSWER_S, **facts: Any) -> tuple[dict[str, Any], bytes]:
-        """Ask an attendant; a repeat after a lost connection is harmless (I9)."""
+    async def _ask(
+        self, op: str, within_s: float = ANSWER_S, refused: type[AgentError] = SandboxUnreachable, **facts: Any
+    ) -> tuple[dict[str, Any], bytes]:
+        """Ask an attendant; a repeat after a lost connection is harmless (I9). Raises `refused` if it says why not."""
         for attempt in range(ATTACHES):
             line = await self._line()
             whole = False
@@ -173,6 +172,8 @@ class DockerSandbox:
                 continue
             finally:
                 self._give_back(line, whole=whole)
+            if "error" in answer[0]:
+                raise refused(f"The container of {self.key} does not do what was asked ({op}): {answer[0]['error']}.")
             return answer
         raise AssertionError("a loop that returns or raises")
 
@@ -197,11 +198,11 @@ class DockerSandbox:
             raise
 
     def _attach_now(self, user: str, what: Sequence[str]) -> Any:
-        """Start a program in the container, which is started if it does not run. Raises SandboxLost, LaunchFailed,
+        """Start a program in the container, which is started if it does not run. Raises SandboxLost,
         SandboxUnreachable. Blocks."""
         for _ in range(ATTACHES):
             try:
-                return self._engine.attach(self._container, program(*what), user)
+                return self._engine.attach(self._container, program(*what), user, UNSAID)
             except Refusal as refusal:
                 self._revive(refusal)
         raise SandboxUnreachable(f"The container of {self.key} does not stay up.")
@@ -215,8 +216,6 @@ class DockerSandbox:
         try:
             self._wake(self._container, refusal)
         except Refusal as again:
-            if again.status == Refusal.ABSENT:
-                raise SandboxLost(f"The container of {self.key} does not exist any more.") from again
             raise SandboxUnreachable(f"The container does not start: {again.message}.") from again
 
     def _take_exit(self, facts: dict[str, Any]) -> None:

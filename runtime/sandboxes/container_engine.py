@@ -2,7 +2,8 @@
 
     it does not answer              SandboxUnreachable: not a proof of anything
     it answers no                   `Refusal` with its status; what a 404 or a 409 means depends on the question
-    its disk is full, it may not    LaunchFailed, with what to do
+    we may not ask it               SandboxUnreachable too, with what to do: who restarts it may be at just that
+    its disk is full                `NoRoom`, a kind of that: only where nothing was launched yet may a run end of it
 
 Every call blocks: callers use OS threads. The SDK is imported at the first call, and only where a socket is: it takes
 some 15 MB of each process, which an instance without containers does not pay.
@@ -26,6 +27,10 @@ API_S = 60.0
 AGAIN_S = 1.0  # an engine that did not answer is not asked again so soon
 UNIX = "unix://"
 POOLS = 8
+
+
+class NoRoom(SandboxUnreachable):
+    """The engine's disk is full."""
 
 
 class Refusal(Exception):
@@ -54,7 +59,7 @@ class Engine:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.absent = False  # nobody listens there: not only slow
+        self.absent = False  # nobody listens there, to us: not only slow
         self._api: Any = None
         self._info: dict[str, Any] = {}
         self._failure: tuple[float, OutlastError] | None = None
@@ -71,7 +76,12 @@ class Engine:
         with self.asking() as api:
             found = api.containers(all=True, filters={"label": list(labels)})
         return [
-            Container(id=one["Id"], name=one["Names"][0].strip("/"), state=one["State"], labels=one["Labels"])
+            Container(
+                id=one["Id"],
+                name=(one["Names"] or [one["Id"]])[0].strip("/"),  # one that is being removed may have none
+                state=one["State"],
+                labels=one["Labels"] or {},
+            )
             for one in found
         ]
 
@@ -90,9 +100,9 @@ class Engine:
     def create(self, name: str, image: str, config: Mapping[str, Any], host: Mapping[str, Any]) -> str:
         """Make a container and return its id; the image is pulled if it is missing.
 
-        Raises Refusal 409 if the name is taken, LaunchFailed if there is no such image."""
+        Raises Refusal (409 if the name is taken), LaunchFailed if there is no such image."""
         with self.asking() as api:
-            options = {**config, "name": name, "host_config": api.create_host_config(**host)}
+            options = {**config, "name": name, "host_config": api.create_host_config(**host), "use_config_proxy": False}
             try:
                 made = api.create_container(image, **options)
             except self._errors.ImageNotFound:
@@ -141,14 +151,15 @@ class Engine:
             api.put_archive(container, path, archive)
 
     def remove(self, container: str, within_s: float = 20.0) -> None:
-        """End all processes of a container, and remove it; return when it is gone. Absent: nothing to do.
+        """End all processes of a container, and remove it and its volumes without a name, which an image may ask for;
+        return when it is gone. Absent: nothing to do.
 
         Raises SandboxUnreachable if it stays."""
         deadline = time.monotonic() + within_s
         while True:
             try:
                 with self.asking() as api:
-                    api.remove_container(container, force=True)
+                    api.remove_container(container, v=True, force=True)
                     return
             except Refusal as refusal:
                 if refusal.status == Refusal.ABSENT:
@@ -166,10 +177,10 @@ class Engine:
             return refusal.status == Refusal.ABSENT
         return True
 
-    def attach(self, container: str, command: Sequence[str], user: str) -> Any:
+    def attach(self, container: str, command: Sequence[str], user: str, env: Mapping[str, str]) -> Any:
         """Start a program in a running container, and return the raw socket that is its stdin, stdout and stderr."""
         with self.asking() as api:
-            made = api.exec_create(container, list(command), stdin=True, user=user, workdir="/")
+            made = api.exec_create(container, list(command), stdin=True, user=user, workdir="/", environment=dict(env))
             return api.exec_start(made["Id"], socket=True)
 
     @contextmanager
@@ -185,7 +196,7 @@ class Engine:
                 raise SandboxUnreachable(f"The Docker engine at {self.address} does not answer: {error}.") from error
             status, message = int(error.response.status_code), str(error.explanation or error)
             if "no space left on device" in message:
-                raise LaunchFailed(f"The Docker engine's disk is full: {message}. Free some space there.") from error
+                raise NoRoom(f"The Docker engine's disk is full: {message}. Free some space there.") from error
             raise Refusal(status, message) from error
 
     @property
@@ -206,11 +217,11 @@ class Engine:
         return self._api
 
     def _reach(self) -> None:
-        """Raise SandboxUnreachable or LaunchFailed if nobody opens at the address."""
+        """Raise SandboxUnreachable if nobody opens at the address."""
         why = _knock(self.address)
-        self.absent = isinstance(why, FileNotFoundError | ConnectionRefusedError)
+        self.absent = isinstance(why, FileNotFoundError | ConnectionRefusedError | PermissionError)
         if isinstance(why, PermissionError):
-            raise LaunchFailed(
+            raise SandboxUnreachable(
                 f"This user may not use the Docker engine at {self.address}. Add it to the group that owns the socket "
                 "(often `docker`; that makes it as good as root), or run a rootless engine and name it in "
                 "OUTLAST_DOCKER_HOST."

@@ -4,7 +4,8 @@ Chunk path 2/6 where the agent is in a container, the outer half. Before: `atten
 driver cuts what is yielded into lines.
 
 The engine passes on what the program writes in frames that say whether it was stdout or stderr. Its end says nothing
-about the program or its run, only that this connection is over (P17): an engine that restarts ends them all.
+about the program or its run, only that this connection is over (P17): an engine that restarts ends them all. One
+whose machine is gone ends none: over TCP the kernel asks after it, and a word of ours must be acknowledged in time.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ FRAME_HEAD = 8
 STDOUT, STDERR = b"\1\0\0\0", b"\2\0\0\0"
 COMPLAINT_BYTES = 2000
 RECEIVE_BYTES = 128 << 10
+GONE_S = 60  # a machine that acknowledges nothing for so long is
+PROBE_S = 20  # how long nothing is said before it is asked, and how often
+PROBES = 2
 
 
 class LineLost(Exception):
@@ -36,6 +40,7 @@ class Line:
         self._raw = raw
         self._socket: socket.socket = getattr(raw, "_sock", raw)
         self._socket.setblocking(False)
+        _watch(self._socket)
         self._frames = bytearray()
         self._text = bytearray()
         self._complaint = b""
@@ -118,3 +123,16 @@ class Line:
         if not received:
             raise LineLost(self._complaint.decode(errors="replace").strip() or "the connection has ended")
         return received
+
+
+def _watch(connection: socket.socket) -> None:
+    """Have the kernel end a connection whose other machine is gone; to one on this machine that cannot happen."""
+    if connection.family in (socket.AF_INET, socket.AF_INET6):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in (
+            (socket.TCP_KEEPIDLE, PROBE_S),
+            (socket.TCP_KEEPINTVL, PROBE_S),
+            (socket.TCP_KEEPCNT, PROBES),
+            (socket.TCP_USER_TIMEOUT, GONE_S * 1000),
+        ):
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)

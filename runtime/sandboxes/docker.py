@@ -25,16 +25,17 @@ import secrets
 import tarfile
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from runtime.core.names import folder_name
 from runtime.core.workspace import WorkspaceSource
-from runtime.errors import LaunchFailed, SandboxUnreachable, WorkspaceHeld
+from runtime.errors import LaunchFailed, SandboxLost, SandboxUnreachable, WorkspaceHeld
 from runtime.ports import Capabilities
 from runtime.sandboxes import container_python, hardening
 from runtime.sandboxes.attendant import HOME
 from runtime.sandboxes.container import DockerSandbox
-from runtime.sandboxes.container_engine import UNIX, Container, Engine, Refusal
+from runtime.sandboxes.container_engine import UNIX, Container, Engine, NoRoom, Refusal
 from runtime.sandboxes.hardening import WORKSPACE, Limits, Volumes
 from runtime.sandboxes.isolated import AGENT_GID, AGENT_UID
 
@@ -65,7 +66,7 @@ class DockerProvider:
     def key(self, run_id: str) -> str:
         """Return `docker/<engine id>/<deployment>/<encoded run id>` (P17).
 
-        Raises LaunchFailed if there is no engine, SandboxUnreachable if it does not answer."""
+        Raises LaunchFailed if there is no engine for us, SandboxUnreachable if it does not answer."""
         return self._prefix() + folder_name(run_id)
 
     def host(self, key: str) -> str:
@@ -77,7 +78,10 @@ class DockerProvider:
 
         Raises LaunchFailed, SandboxUnreachable, WorkspaceHeld."""
         assert source is None, "a source is given to who declares `workspace_sources`"
-        return await _blocking(self._create, key, thread_key)
+        try:
+            return await _blocking(self._create, key, thread_key)
+        except NoRoom as error:  # nothing was launched yet
+            raise LaunchFailed(error.message) from error
 
     async def resume(self, key: str) -> DockerSandbox | None:
         """Return the sandbox, or None: its own engine, asked anew who it is, has no such container (P17)."""
@@ -135,7 +139,7 @@ class DockerProvider:
         return {key for one in found if (key := one.labels.get(f"{LABEL}key", "")).startswith(prefix)}
 
     def _sandbox(self, key: str, container: Container) -> DockerSandbox:
-        return DockerSandbox(self._engine, key, container.id, self._wake)
+        return DockerSandbox(self._engine, key, container.id, partial(self._wake, key))
 
     def _find(self, key: str) -> Container | None:
         return next(iter(self._engine.find(f"{LABEL}key={key}")), None)
@@ -170,10 +174,10 @@ class DockerProvider:
                 holder = self._holder(name, refusal)
             if holder is not None and holder.labels.get(f"{LABEL}key") == key:
                 return holder
-            if holder is not None and time.monotonic() >= deadline:
+            if time.monotonic() >= deadline:
                 raise WorkspaceHeld(
-                    f"The workspace of the thread is still held by the container {holder.name}, which could not be "
-                    "removed yet."
+                    f"The workspace of the thread is still held by the container {name}, which could not be removed "
+                    "yet."
                 )
             time.sleep(HELD_LOOK_S)
 
@@ -187,18 +191,32 @@ class DockerProvider:
         except Refusal:
             return None
 
-    def _wake(self, container: str, refusal: Refusal) -> None:
+    def _wake(self, key: str, container: str, refusal: Refusal) -> None:
         """Start a container that did not take a program; it ends at once while the volume of ours is not whole.
 
-        Raises SandboxUnreachable if it is not to be started; Refusal."""
-        seen = self._engine.look(container)
+        Raises SandboxLost if there is none, SandboxUnreachable if it is not to be started, Refusal. Something may have
+        been launched in it: nothing else that is absent (its network) and no full disk ends its run."""
+        seen = self._seen(key, container)
         if seen.state == "paused":
             raise SandboxUnreachable(f"The container {seen.name} is paused: `docker unpause` lets its run go on.")
         if seen.exit_code == NOT_THERE or container_python.LOADER in refusal.message:
-            self._fill()
+            try:
+                self._fill()
+            except LaunchFailed as error:
+                raise SandboxUnreachable(error.message) from error
         elif seen.state == "running":
             raise SandboxUnreachable(f"The container {seen.name} takes no program: {refusal.message}.")
         self._engine.start(container)
+
+    def _seen(self, key: str, container: str) -> Container:
+        """Look at a container. Raises SandboxLost if there is none on its own engine, asked anew who it is (P17)."""
+        try:
+            return self._engine.look(container)
+        except Refusal as refusal:
+            if refusal.status != Refusal.ABSENT:
+                raise
+            self._prove(key)
+            raise SandboxLost(f"The container of {key} does not exist any more.") from refusal
 
     def _fill(self) -> None:
         """Put our program into its volume, through a container that is never started."""

@@ -17,6 +17,8 @@ from runtime.sandboxes.container_python import FOLDER, keeper
 WORKSPACE = "/workspace"
 CAPABILITIES = ["SETUID", "SETGID", "KILL"]
 NOBODYS_NETWORK = "none"
+# What an image may say to the loader of root's programs; of Python's own variables it hears nothing (`-I`).
+UNSAID = dict.fromkeys(("LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "GLIBC_TUNABLES"), "")
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -44,6 +46,7 @@ def config(labels: Mapping[str, str]) -> dict[str, Any]:
         "command": [],
         "user": "0:0",
         "working_dir": WORKSPACE,
+        "environment": UNSAID,
         "labels": dict(labels),
         "healthcheck": {"test": ["NONE"]},
     }

@@ -23,6 +23,7 @@ AGENT_UID = AGENT_GID = 10001  # in no image's /etc/passwd by accident, and no u
 OUTSIDER = 65533
 PIPE_MODES = (0o644, 0o622, 0o622)  # a program may open /dev/stdin, /dev/stdout and /dev/stderr once more
 LOOK_S = 0.01
+OOM_SCORE = "500"  # counts as half of the container's memory: without it we are the largest of many small processes
 
 TYPE_CHECKING = False  # as in `recorder.py`
 if TYPE_CHECKING:
@@ -69,9 +70,11 @@ class IsolatedRecorder(Recorder):
     """Records an agent that runs as its own user."""
 
     def enter(self, fds: tuple[int, int, int]) -> None:
-        """Become the agent's user."""
+        """Become the agent's user, and the first whom the OOM killer takes; lowering ours is not for us to do."""
         for fd, mode in zip(fds, PIPE_MODES, strict=True):
             os.fchmod(fd, mode)
+        with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+            file.write(OOM_SCORE)
         os.setgroups([])
         os.setresgid(AGENT_GID, AGENT_GID, AGENT_GID)
         os.setresuid(AGENT_UID, AGENT_UID, AGENT_UID)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runtime.sandboxes.container_line import Line, LineLost
+from runtime.sandboxes.container_line import GONE_S, Line, LineLost
 
 WORD_S = 0.05
 
@@ -84,3 +84,16 @@ async def test_the_end_of_a_connection_says_why(ends: tuple[socket.socket, socke
     with pytest.raises(LineLost, match=r"no frame at all|no such file|died|has ended"):
         await line.answer()
     line.close()
+
+
+async def test_a_machine_that_is_gone_ends_its_connection() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as ours:
+        line = Line(ours, 60.0)
+        assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        idle, every, times = (
+            ours.getsockopt(socket.IPPROTO_TCP, option)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        )
+        assert idle + every * times == GONE_S, "while nothing of ours is on its way"
+        assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == GONE_S * 1000, "while something is"
+        line.close()
