@@ -162,11 +162,15 @@ class Conclusion:
         return DriveEnd("superseded")
 
     async def _destroy_after_finish(self) -> None:
-        """Give the sandbox back; one that is still being made is waited for, since its `create` goes on (P21)."""
+        """Give the sandbox back; one that is still being made is waited for, since its `create` goes on (P21). Where
+        that does not end, it stays pending, and somebody looks again."""
+        creating = None if self.preparer is None else self.preparer.creating
         try:
-            if self.preparer is not None and self.preparer.creating is not None:
-                await self._authority.ticking(asyncio.wait((self.preparer.creating,), timeout=CREATE_DEADLINE_S))
+            if creating is not None:
+                await self._authority.ticking(asyncio.wait((creating,), timeout=CREATE_DEADLINE_S))
             await self._authority.ticking(self.destroy())
+            if creating is not None and not creating.done():
+                return
             given_back = Note(run_id=self._head.run_id, epoch=self._authority.epoch, destroy_pending=False)
             await self._authority.submit(given_back)
         except AgentError as error:

@@ -26,7 +26,7 @@ from runtime.core import chunk
 from runtime.core.align import BandAligner
 from runtime.core.launch import AgentExit, ExitKind
 from runtime.core.ops import Claimed, ClaimRun, Note, Outcome
-from runtime.core.record import Claimant, ClaimReason, Head, RunSpec
+from runtime.core.record import Claimant, ClaimReason, Head, Launch, RunSpec
 from runtime.engine.appending import Appender, Progress
 from runtime.engine.authority import Authority, repeat
 from runtime.engine.checkpointing import Marker
@@ -191,7 +191,9 @@ class _Drive:
         fresh()  # before anything is launched that it must read
         preparer = Preparer(self.tools, self.authority, self.spec, harness, self.provider, self.appender.put_live)
         self.conclusion.preparer = preparer
-        sandbox: Sandbox = await self.authority.ticking(preparer.ready())
+        sandbox = await self._prepared(preparer)
+        if sandbox is None:
+            return self._limits().run_reached(), None
         self.conclusion.sandbox = sandbox
         start = await self._start(sandbox, fresh)
         follower = self.follower = Follower(
@@ -207,6 +209,19 @@ class _Drive:
         rest = follower.rest()
         ending = start.translator.finish(exit, stderr)
         return replace(ending, chunks=(*rest, *ending.chunks)), exit
+
+    async def _prepared(self, preparer: Preparer) -> Sandbox | None:
+        """Return the sandbox with its agent launched; None if the run's limit came first. Where an agent may have
+        printed already, that is read before the limit is looked at."""
+        bound = asyncio.timeout(None if self.head.launch is Launch.INTENDED else self._limits().run_s)
+        try:
+            async with bound:
+                sandbox: Sandbox = await self.authority.ticking(preparer.ready())
+        except TimeoutError:
+            if not bound.expired():
+                raise
+            return None
+        return sandbox
 
     def _with_rest(self, ending: Ending) -> Ending:
         """Return the ending of a run that is ended by force, with what its agent was in the middle of saying."""

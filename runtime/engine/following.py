@@ -38,6 +38,10 @@ class Limits:
     unreachable_s: float
     max_line_bytes: int
 
+    def run_reached(self) -> Ending:
+        """Return the ending of a run that reached its limit."""
+        return failed("run_limit", f"The run reached its limit of {self.run_limit_s} s (runLimitS).")
+
 
 class Follower:
     """Follows one journal from where it is told to start to its end. Without a marker no checkpoints are taken."""
@@ -163,7 +167,7 @@ class Follower:
         now = self._limits.clock.monotonic()
         limits = self._limits
         if limits.run_s is not None and now - self._begun >= limits.run_s:
-            return failed("run_limit", f"The run reached its limit of {limits.run_limit_s} s (runLimitS).")
+            return limits.run_reached()
         if limits.idle_s is not None and now - self._heard >= limits.idle_s:
             return failed("agent_idle", f"The agent printed nothing for {limits.idle_s:.0f} s.")
         if self._translator.has_result:

@@ -4,6 +4,10 @@ What is known about the sandbox is on the record, under an epoch, *before* the w
 `create`; first `launchIntended`, then the launch. So a successor reads from the record what may have happened, and
 asks the sandbox what did.
 
+A `create` may take long, since an image may have to be pulled, and one that hangs says nothing. It is waited for
+CREATE_PATIENCE_S at most, and by the run's limit; a provider that can tell that nothing moves any more says so itself,
+and earlier (`docker` does). It goes on when nobody waits: whoever tries again joins it.
+
 While the thread's workspace cannot be had, because an earlier run's sandbox is not proven to be gone or its host is
 away, whoever watches is told so once, by a live chunk (P18).
 """
@@ -27,7 +31,8 @@ from runtime.ports import Clock, Harness, LaunchSpec, Sandbox, SandboxProvider
 
 T = TypeVar("T")
 
-CREATE_DEADLINE_S = 60.0  # P21: a `create` that has not ended by then is taken for failed
+CREATE_DEADLINE_S = 60.0  # P21: a `create` that has not ended so long after its run is taken for failed
+CREATE_PATIENCE_S = 900.0  # an image of some gigabytes comes within it; one that does not is pulled beforehand
 UNREACHABLE_RETRY_S = 1.0
 
 
@@ -51,6 +56,7 @@ class Preparer:
         self._harness = harness
         self._provider = provider
         self.creating: asyncio.Future[Sandbox] | None = None  # the newest `create`; it goes on if we are interrupted
+        self._unheard = False  # it was not waited for to its end
 
     @property
     def _head(self) -> Head:
@@ -77,6 +83,8 @@ class Preparer:
         return sandbox
 
     async def _sandbox(self) -> Sandbox:
+        if self.creating is not None and self._unheard:
+            return await self._created(self.creating)
         head = self._head
         key = head.sandbox_key or self._provider.key(head.run_id)
         if head.sandbox_key is None:
@@ -110,7 +118,16 @@ class Preparer:
         await self._authority.permit()
         self.creating = asyncio.ensure_future(create())
         self.creating.add_done_callback(_hear)
-        return await asyncio.shield(self.creating)
+        return await self._created(self.creating)
+
+    async def _created(self, creating: asyncio.Future[Sandbox]) -> Sandbox:
+        """Return what a `create` made. Raises SandboxUnreachable while it is under way for too long."""
+        self._unheard = True
+        ended, _ = await asyncio.wait((creating,), timeout=CREATE_PATIENCE_S)
+        if not ended:
+            raise SandboxUnreachable(f"The sandbox is still not made after {CREATE_PATIENCE_S:.0f} s.")
+        self._unheard = False
+        return creating.result()
 
     def _source(self) -> WorkspaceSource | None:
         """Return what the workspace begins with, if it is made now. Raises LaunchFailed."""

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import importlib
 import socket
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from runtime.core.record import Struct
@@ -24,6 +26,7 @@ from runtime.errors import LaunchFailed, OutlastError, SandboxUnreachable
 
 FIRST_S = 2.0  # the first answer is waited for where a loop may stand still meanwhile (`SandboxProvider.key`)
 API_S = 60.0
+PULL_SILENT_S = 60.0  # a pull tells of every piece that comes; one that is silent for so long stands still
 AGAIN_S = 1.0  # an engine that did not answer is not asked again so soon
 UNIX = "unix://"
 POOLS = 8
@@ -129,14 +132,14 @@ class Engine:
         return True
 
     def _pull(self, api: Any, image: str) -> None:
-        """Pull an image. Raises LaunchFailed."""
-        repository, tag = importlib.import_module("docker.utils").parse_repository_tag(image)
+        """Pull an image, for as long as that moves. Raises LaunchFailed, SandboxUnreachable."""
         said = ""
         try:
-            said = api.pull(repository, tag=tag or "latest")
+            for event in _pulled(api, image):
+                said = str(event.get("error") or event.get("status") or said)
             api.inspect_image(image)
         except self._errors.NotFound:
-            raise LaunchFailed(_no_image(image, said.strip().rpartition("\n")[2])) from None
+            raise LaunchFailed(_no_image(image, said)) from None
         except self._errors.APIError as error:
             raise LaunchFailed(_no_image(image, error.explanation or str(error))) from error
 
@@ -241,6 +244,35 @@ class Engine:
         api.timeout = API_S
         weakref.finalize(self, api.close)
         return api
+
+
+def _pulled(api: Any, image: str) -> Iterator[Mapping[str, Any]]:
+    """Pull an image, and yield what the engine says of it. Raises SandboxUnreachable if that is nothing for too long.
+
+    The SDK waits for ever, so it does on a thread of its own, which ends with the process if not before."""
+    repository, tag = importlib.import_module("docker.utils").parse_repository_tag(image)
+    said: SimpleQueue[Mapping[str, Any] | Exception | None] = SimpleQueue()
+
+    def listen() -> None:
+        try:
+            for event in api.pull(repository, tag=tag or "latest", stream=True, decode=True):
+                said.put(event)
+            said.put(None)
+        except Exception as error:  # noqa: BLE001 - raised where it is waited for
+            said.put(error)
+
+    threading.Thread(target=listen, name="image pull", daemon=True).start()
+    while True:
+        try:
+            event = said.get(timeout=PULL_SILENT_S)
+        except Empty:
+            message = f"The Docker engine's pull of {image} has stood still for {PULL_SILENT_S:.0f} s."
+            raise SandboxUnreachable(message) from None
+        if event is None:
+            return
+        if isinstance(event, Exception):
+            raise event
+        yield event
 
 
 def _knock(address: str) -> OSError | None:
