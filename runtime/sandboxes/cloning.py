@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from runtime.errors import LaunchFailed
 
 GIT_S = 600.0
 LOOK_S = 1.0
+HOME = "home"
 # ssh finds its user's home without $HOME. Known hosts are no credentials, and are used.
 _SSH = "ssh -F /dev/null -o BatchMode=yes -o " + " -o ".join(
     f"{way}Authentication=no" for way in ("Pubkey", "GSSAPI", "Hostbased")
@@ -40,7 +40,8 @@ _OPTIONS = [
 def clone(place: str, ref: str | None, target: Path, check: Callable[[Path], None]) -> None:
     """Clone into `target`, an empty folder; `check` is called with it again and again and may refuse. Blocks.
 
-    Raises LaunchFailed, and what `check` raises."""
+    An empty HOME is made beside it. Raises LaunchFailed, and what `check` raises."""
+    target.with_name(HOME).mkdir(mode=0o700)
     _git(target, check, "clone", "--quiet", "--no-hardlinks", "--", place, str(target))
     if ref is not None:
         _git(target, check, "-C", str(target), "checkout", "--quiet", ref, "--")
@@ -48,22 +49,21 @@ def clone(place: str, ref: str | None, target: Path, check: Callable[[Path], Non
 
 def _git(target: Path, check: Callable[[Path], None], *arguments: str) -> None:
     options = [word for option in _OPTIONS for word in ("-c", option)]
-    with TemporaryDirectory(prefix="outlast-git-") as home:
-        env = {**_ENV, "HOME": home, "PATH": os.environ.get("PATH", os.defpath)}
-        try:
-            process = subprocess.Popen(
-                ["git", *options, *arguments],
-                env=env,
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
-        except FileNotFoundError:
-            raise LaunchFailed("The workspace is a git repository, and git is not installed on this host.") from None
-        with process:
-            said = _watch(process, target, check).decode(errors="replace").strip()[-500:]
+    env = {**_ENV, "HOME": str(target.with_name(HOME)), "PATH": os.environ.get("PATH", os.defpath)}
+    try:
+        process = subprocess.Popen(
+            ["git", *options, *arguments],
+            env=env,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except FileNotFoundError:
+        raise LaunchFailed("The workspace is a git repository, and git is not installed on this host.") from None
+    with process:
+        said = _watch(process, target, check).decode(errors="replace").strip()[-500:]
     check(target)
     if process.returncode:
         raise LaunchFailed(f"git could not get the workspace: {said or f'it exited with {process.returncode}'}")

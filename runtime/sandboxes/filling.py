@@ -4,7 +4,7 @@ A workspace is filled beside its place and renamed into it, so it is there whole
 there, even an empty one: a driver that stood still meanwhile would take the ground from under an agent. Who fills holds
 a lock, by which others tell what is being filled from what was left behind.
 
-    <place>_new<8 hex digits>/lock, workspace/
+    <place>_new<8 hex digits>/lock, workspace/, home/ (git's)
 
 What comes from outside cannot leave it: members of archives are written one by one under names that were checked, links
 last, and only those that lead nowhere else. Everything counts against `MAX_BYTES` and `MAX_FILES` while it is written;

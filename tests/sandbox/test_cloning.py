@@ -99,14 +99,14 @@ def program(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str)
 def test_git_has_no_ssh_key_of_ours(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSH_AUTH_SOCK", "/tmp/agent")
     noted = sources / "noted"
-    program(sources / "bin", monkeypatch, "ssh", f'echo "$@ [$SSH_AUTH_SOCK]" > {noted}; exit 1')
+    program(sources / "bin", monkeypatch, "ssh", f'echo "$@ [$SSH_AUTH_SOCK] in $HOME" > {noted}; exit 1')
     with pytest.raises(LaunchFailed, match="git could not get"):
         clone_url(sources, "ssh://git@host.invalid/team/x.git")
     said = noted.read_text()
     assert "-F /dev/null" in said
     assert "-o BatchMode=yes" in said
     assert "-o PubkeyAuthentication=no" in said
-    assert "[]" in said
+    assert f"[] in {sources.parent}/workspaces/thread_new" in said  # removed with all else that is unfinished
 
 
 def test_what_git_writes_is_counted_while_it_writes(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
