@@ -11,13 +11,14 @@ data on the same disk as the SQLite file. Without its programs the rows of Postg
 from __future__ import annotations
 
 import asyncio
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 
+import beside  # noqa: F401 - for the next
+from postgres_server import PostgresServer, programs
 from rows import Figure, Figures
 
 from runtime.core.ops import Appended
@@ -30,9 +31,6 @@ from runtime.stores.postgres_connection import Address
 from runtime.stores.postgres_setup import create_store as create_postgres
 from runtime.stores.sqlite import SqliteStore, create_store
 from runtime.testing.sample_ops import append, claim, create, live
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
-from postgres_server import PostgresServer, programs
 
 RUNS = (1, 10, 100)
 SECONDS, QUICK_SECONDS = 5.0, 1.0

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import appends
 import delivery
 import losses
+import lost_nodes
 import memory
 import pure
 import replacing
@@ -50,6 +51,11 @@ GROUPS = (
     Group(("viewers200_p99_ms",), delivery.viewers),
     Group(("stale_appends",), stale.stale),
     Group(("takeover_cold_p50_ms", "takeover_cold_p99_ms"), takeovers.cold, cold=True),
+    Group(
+        ("takeover_node_p50_ms", "takeover_node_p99_ms", "takeover_cut_p50_ms", "takeover_cut_p99_ms"),
+        alone=lost_nodes.lost_nodes,
+        missing=lost_nodes.missing,
+    ),
     Group(("cluster_replace_per_run_ms",), alone=replacing.replace_cluster),
     Group(("translate_lines_per_s",), alone=pure.translate),
     Group(appends.rows_of("sqlite"), alone=appends.sqlite),

@@ -51,6 +51,10 @@ ROWS = (
     _lower("cluster_replace_per_run_ms", "ms", 1000),  # of 20: 10 s for serve to start, 8 s for 20 cold drivers
     _lower("takeover_frozen_p50_ms", "ms", 3500, 7700),  # the peer: a lease of 3 s too, then its quiet time
     _lower("takeover_frozen_p99_ms", "ms", 4000, 8500),  # its maximum; our lease's time and one second more
+    _lower("takeover_node_p50_ms", "ms", 3500),
+    _lower("takeover_node_p99_ms", "ms", 4000),  # a lease and one second
+    _lower("takeover_cut_p50_ms", "ms", 3500),
+    _lower("takeover_cut_p99_ms", "ms", 4000),
     _lower("takeover_20_at_once_ms", "ms", 8000),  # cold drivers start at about 2.5 a second on two cores
     _lower("takeover_stored_1k_ms", "ms", 200, 153),  # the peer without its quiet time, which it does not allow
     _lower("takeover_stored_10k_ms", "ms", 200, 1150),  # at 15,000 chunks

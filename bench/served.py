@@ -72,9 +72,13 @@ class Served:
         raise BenchError(f"`outlast serve` did not start:\n{self._log.read_text()[-2000:]}")
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        command = [str(Path(sys.executable).with_name("outlast")), "serve"]
         with self._log.open("wb") as output:
-            return subprocess.Popen(command, env=self._env, stdout=output, stderr=output, start_new_session=True)
+            return subprocess.Popen(
+                self._command(), env=self._env, stdout=output, stderr=output, start_new_session=True
+            )
+
+    def _command(self) -> list[str]:
+        return [str(Path(sys.executable).with_name("outlast")), "serve"]
 
     def _listens(self) -> bool:
         assert self._process is not None

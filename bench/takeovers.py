@@ -93,7 +93,8 @@ async def _first_of_successor(served: Served, run_id: str, dead: int) -> int:
     for _ in range(200):
         claims = (await served.record(run_id))["claims"]
         if len(claims) > dead + 1:
-            raise BenchError(f"{len(claims) - dead} claims after one kill")
+            reasons = [f"{claim['reason']}, {claim['chunks']} chunks" for claim in claims[dead:]]
+            raise BenchError(f"{len(claims) - dead} claims after one kill: {reasons}")
         if len(claims) > dead and claims[dead]["firstAppendAt"] is not None:
             return sum(int(claim["chunks"]) for claim in claims[:dead]) + 2  # the run's creation has stored one
         await asyncio.sleep(0.1)
