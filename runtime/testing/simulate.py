@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from runtime.testing.simulator import Report, simulate
 
 TRACE_LINES = 60
+TELL_EVERY = 5000
 PORTION = 20  # histories that a process is given at once
 
 
@@ -32,8 +33,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     begun = time.perf_counter()
     failed = 0
     lines = 0
-    for report in _reports(range(asked.seed, asked.seed + asked.schedules), asked.jobs or os.cpu_count() or 1):
+    postgres = 0
+    reports = _reports(range(asked.seed, asked.seed + asked.schedules), asked.jobs or os.cpu_count() or 1)
+    for played, report in enumerate(reports, 1):
         lines += len(report.trace)
+        postgres += report.plan.postgres
+        if played % TELL_EVERY == 0:
+            _say(f"{played} played in {time.perf_counter() - begun:.0f} s, {failed} failed")
         if asked.trace:
             _say("\n".join(report.trace))
         if report.breaches:
@@ -42,7 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             if not asked.go_on:
                 return 1
     seconds = time.perf_counter() - begun
-    _say(f"{asked.schedules} histories from seed {asked.seed}: {failed} failed; {lines} events, {seconds:.1f} s")
+    _say(
+        f"{asked.schedules} histories from seed {asked.seed}: {failed} failed; {lines} events, {seconds:.1f} s; "
+        f"{postgres} on PostgreSQL"
+    )
     return 1 if failed else 0
 
 

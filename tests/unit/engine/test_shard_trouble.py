@@ -21,7 +21,7 @@ from runtime.core.ops import (
     RequestCancel,
     Superseded,
 )
-from runtime.core.record import CancelReason
+from runtime.core.record import CancelReason, OnDisconnect
 from runtime.errors import ShardSuperseded, StoreError, StoreUnavailable
 from runtime.ports import Pulse
 from runtime.testing.sim_loop import elapse, play
@@ -156,6 +156,20 @@ def test_a_superseded_incarnation_fails_all_parked_and_later_calls() -> None:
                 await call
 
     play(1, acts())
+
+
+def test_a_superseded_incarnation_does_not_act_on_viewers_that_leave(caplog: pytest.LogCaptureFixture) -> None:
+    async def acts() -> None:
+        stage = Stage()
+        old = await stage.open()
+        await old.submit(create(on_disconnect=OnDisconnect.CANCEL))
+        await stage.open()
+        for number in range(1, 40):
+            await old.set_viewers("viewer", number, {})
+            await elapse(1.0)
+
+    play(1, acts())
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 def test_a_superseded_driver_is_refused_and_counted() -> None:
