@@ -45,7 +45,7 @@ LOADED = {
         "agui blocks claude_code claude_line claude_result claude_stream codex codex_items codex_result codex_stream "
         "endings json_line options prompt shell"
     ),
-    "runtime.sandboxes": "command follow launcher local recorder recording strays",
+    "runtime.sandboxes": "cloning command filling follow launcher local recorder recording strays",
 }
 ENGINE_AND_CORE = 45  # modules at most; 36 on the day this was written, all small
 
