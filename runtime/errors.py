@@ -27,7 +27,8 @@
     │   ├── LaunchFailed            launch_failed
     │   ├── SandboxLost             sandbox_lost: proven gone (P17)
     │   ├── SandboxUnreachable      not an answer; wait, then sandbox_unreachable
-    │   │   └── WorkspaceHeld       another run's sandbox still has the workspace; wait, then launch_failed
+    │   │   ├── WorkspaceHeld       another run's sandbox still has the workspace; wait, then launch_failed
+    │   │   └── NoRoom              its host's disk is full; wait, or launch_failed where nothing was launched
     │   ├── JournalUnavailable      journal_unavailable
     │   └── JournalReplayDivergedError          journal_diverged
     │       └── JournalReplayThreadIdMismatchError
@@ -319,6 +320,10 @@ class WorkspaceHeld(SandboxUnreachable):
     """Another run's sandbox has the thread's workspace and is not proven to be gone; wait as for a host (P18)."""
 
     code = "launch_failed"
+
+
+class NoRoom(SandboxUnreachable):
+    """The disk of the sandbox's host is full. What was launched there goes on; wait as for a host."""
 
 
 class JournalUnavailable(AgentError):

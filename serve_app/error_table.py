@@ -57,6 +57,7 @@ STATUS: dict[type[errors.OutlastError], int] = {
     errors.SandboxLost: 500,
     errors.SandboxUnreachable: 500,
     errors.WorkspaceHeld: 500,
+    errors.NoRoom: 500,
     errors.JournalUnavailable: 500,
     errors.JournalReplayDivergedError: 500,
     errors.JournalReplayThreadIdMismatchError: 500,

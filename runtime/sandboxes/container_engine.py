@@ -22,7 +22,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from runtime.core.record import Struct
-from runtime.errors import LaunchFailed, OutlastError, SandboxUnreachable
+from runtime.errors import LaunchFailed, NoRoom, OutlastError, SandboxUnreachable
 
 FIRST_S = 2.0  # the first answer is waited for where a loop may stand still meanwhile (`SandboxProvider.key`)
 API_S = 60.0
@@ -30,10 +30,6 @@ PULL_SILENT_S = 60.0  # a pull tells of every piece that comes; one that is sile
 AGAIN_S = 1.0  # an engine that did not answer is not asked again so soon
 UNIX = "unix://"
 POOLS = 8
-
-
-class NoRoom(SandboxUnreachable):
-    """The engine's disk is full."""
 
 
 class Refusal(Exception):

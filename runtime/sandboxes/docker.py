@@ -30,12 +30,12 @@ from typing import TypeVar
 
 from runtime.core.names import folder_name
 from runtime.core.workspace import WorkspaceSource
-from runtime.errors import LaunchFailed, SandboxLost, SandboxUnreachable, WorkspaceHeld
+from runtime.errors import LaunchFailed, NoRoom, SandboxLost, SandboxUnreachable, WorkspaceHeld
 from runtime.ports import Capabilities
 from runtime.sandboxes import container_python, hardening
 from runtime.sandboxes.attendant import HOME
 from runtime.sandboxes.container import DockerSandbox
-from runtime.sandboxes.container_engine import UNIX, Container, Engine, NoRoom, Refusal
+from runtime.sandboxes.container_engine import UNIX, Container, Engine, Refusal
 from runtime.sandboxes.hardening import WORKSPACE, Limits, Volumes
 from runtime.sandboxes.isolated import AGENT_GID, AGENT_UID
 
