@@ -2,7 +2,8 @@
 
 Three Ray nodes with networks of their own on this machine (`racked.py`), `serve` and the client on the first; drivers
 are on the others. All count as in `takeovers.py`: to the arrival of the successor's first chunk at a client that stays
-attached. Ray takes no part: it would need more than a minute to call a silent node dead, so the lease of 3 s decides.
+attached, or comes back at once if its gateway replica was on that node. Ray takes no part: it would need more than a
+minute to call a silent node dead, so the lease of 3 s decides.
 
 `takeover_node`: SIGKILL of all that Ray has on that node. Ray is started there again before the next trial.
 `takeover_cut`: its cable is taken out, and put back when the run has gone on; what the old driver then tries is
@@ -72,7 +73,7 @@ async def _trials(served: RackedServed, count: int, lose: Callable[[Node], Await
         claims = (await served.record(run_id))["claims"]
         lost_ns = time.time_ns()
         bring_back = await lose(node)
-        found.append(await until_taken_over(served, run_id, stream, claims, lost_ns))
+        found.append(await until_taken_over(served, run_id, stream, claims, lost_ns, comes_back=True))
         await asyncio.to_thread(bring_back)
     return found
 

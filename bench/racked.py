@@ -90,7 +90,8 @@ class Node:
             config = f"--system-config={json.dumps(SYSTEM_CONFIG)}"
             where = ["--head", f"--port={RAY_PORT}", "--include-dashboard=false", f"--temp-dir={temp_dir}", config]
         options = [f"--node-ip-address={self.address}", "--num-cpus=4", f"--object-store-memory={OBJECT_STORE_BYTES}"]
-        options += [f"--memory={SLOTS * RUN_MEMORY}", "--disable-usage-stats"]
+        room = SLOTS * RUN_MEMORY if self._number else RUN_MEMORY // 2  # the head, which stays, has none for a driver
+        options += [f"--memory={room}", "--disable-usage-stats"]
         done = subprocess.run(
             [*self.network.inside, *RAY, "start", *where, *options],
             env={**env, MARK: self._mark},

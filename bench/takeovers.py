@@ -76,11 +76,19 @@ async def lose_driver(served: Served, run_id: str, stream: Stream, by: signal.Si
 
 
 async def until_taken_over(
-    served: Served, run_id: str, stream: Stream, claims: list[dict[str, Any]], lost_ns: int
+    served: Served, run_id: str, stream: Stream, claims: list[dict[str, Any]], lost_ns: int, comes_back: bool = False
 ) -> float:
-    """Return the ms from `lost_ns` to the first chunk of whoever claims after `claims`; then end the run."""
+    """Return the ms from `lost_ns` to the first chunk of whoever claims after `claims`; then end the run.
+
+    `comes_back`: the client's replica may have gone too; it then attaches anew, and its way counts."""
     first = await _first_of_successor(served, run_id, len(claims))
-    await stream.until(b"_%016d\n" % first)
+    try:
+        await stream.until(b"_%016d\n" % first)
+    except BenchError:
+        if not comes_back:
+            raise
+        stream = await served.attach(run_id)
+        await stream.until(b"_%016d\n" % first)
     await asyncio.sleep(SETTLE_S)
     await served.end(run_id, stream)
     texts_of(stream, whole=False)
