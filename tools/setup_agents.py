@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 import setup_node
-from setup_venv import ROOT, SetupError, one_at_a_time, say
+from setup_venv import ROOT, SetupError, exit_code, one_at_a_time, say
 
 SOURCE = ROOT / "tests" / "agents"
 TARGET = ROOT / "build" / "agents"
@@ -68,15 +68,7 @@ def prepare(root: Path = ROOT, source: Path = SOURCE, target: Path = TARGET) -> 
 
 def main() -> int:
     """Run one set-up; return the exit code."""
-    try:
-        say(f"agents are in {prepare()}")
-    except SetupError as error:
-        say(str(error))
-        return 1
-    except KeyboardInterrupt:
-        say("interrupted; the next one goes on from here")
-        return 130
-    return 0
+    return exit_code(lambda: say(f"agents are in {prepare()}"))
 
 
 if __name__ == "__main__":

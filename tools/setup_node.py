@@ -19,7 +19,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from setup_venv import ROOT, SetupError, Stamp, one_at_a_time, say
+from setup_venv import ROOT, SetupError, Stamp, exit_code, one_at_a_time, say
 
 SOURCE = ROOT / "tests" / "node"
 TARGET = ROOT / "build" / "node"
@@ -87,15 +87,7 @@ def prepare(root: Path = ROOT, source: Path = SOURCE, target: Path = TARGET) -> 
 
 def main() -> int:
     """Run one set-up; return the exit code."""
-    try:
-        prepare()
-    except SetupError as error:
-        say(str(error))
-        return 1
-    except KeyboardInterrupt:
-        say("interrupted; the next one goes on from here")
-        return 130
-    return 0
+    return exit_code(prepare)
 
 
 if __name__ == "__main__":

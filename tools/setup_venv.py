@@ -24,7 +24,7 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -158,12 +158,21 @@ def main(argv: list[str]) -> int:
     if len(argv) != 1 or argv[0] not in SETS:
         print(f"usage: setup_venv.py {{{'|'.join(SETS)}}}", file=sys.stderr)
         return 2
+    return exit_code(lambda: _set_up(argv[0]))
+
+
+def _set_up(name: str) -> None:
+    check_python()
+    with one_at_a_time(ROOT):
+        stamp = make_venv()
+        install_requirements(stamp, name)
+        install_package(stamp)
+
+
+def exit_code(set_up: Callable[[], object]) -> int:
+    """Do `set_up`; say why it could not be done, and return the exit code of its program."""
     try:
-        check_python()
-        with one_at_a_time(ROOT):
-            stamp = make_venv()
-            install_requirements(stamp, argv[0])
-            install_package(stamp)
+        set_up()
     except SetupError as error:
         say(str(error))
         return 1
