@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import setup_agents
 from instance import Instance
+from instances import answering, running
 from model_server import ModelServer
 from real_agents import AGENTS, Agent, allowed, environment
 from shell_runs import unique
@@ -44,20 +45,13 @@ def agents_instance(
     tmp_path_factory: pytest.TempPathFactory, programs: Path, models: ModelServer
 ) -> Iterator[Instance]:
     env = environment(models, programs, tmp_path_factory.mktemp("home"))
-    served = Instance(tmp_path_factory.mktemp("agents"), {**env, "OUTLAST_AGENT_ENV": allowed(env)})
-    try:
-        served.start()
+    settings = {**env, "OUTLAST_AGENT_ENV": allowed(env)}
+    with running(Instance(tmp_path_factory.mktemp("agents"), settings)) as served:
         yield served
-        assert served.stop() == 0
-        assert not served.processes(), "serve left processes behind"
-        assert not served.sandboxes(), "runs left sandboxes behind"
-    finally:
-        served.close()
 
 
 @pytest.fixture
 def instance(agents_instance: Instance) -> Iterator[Instance]:
     """Yield the instance, with every part of it answering before and after."""
-    agents_instance.wait_ready()
-    yield agents_instance
-    agents_instance.wait_ready()
+    with answering(agents_instance) as instance:
+        yield instance

@@ -29,3 +29,12 @@ def engine() -> Iterator[DockerEngine]:
 def make_docker(engine: DockerEngine, tmp_path: Path) -> MakeProvider:
     """Return what makes a provider on that engine, of a deployment of the test's own."""
     return partial(DockerProvider, tmp_path.name, IMAGE, LIMITS, engine.address)
+
+
+@pytest.fixture(scope="module")
+def lasting() -> Iterator[DockerEngine]:
+    """Yield an engine whose containers outlive it."""
+    engine = DockerEngine(live_restore=True)
+    engine.import_image()
+    yield engine
+    engine.close()

@@ -26,13 +26,11 @@ pytestmark = pytest.mark.timeout(180)
 MEMORY_BYTES = 256 << 20
 SOON_S = 60.0
 
-# Everything of a process that /proc may show; `cmdline`, `status` and the like are everybody's.
-AGAINST_ROOT = """
+# `got` names what went well: of a call to libc, what is not -1.
+ATTEMPT = """
 import ctypes, os, signal
 libc = ctypes.CDLL(None, use_errno=True)
-FILES = "environ maps mem stack auxv syscall io pagemap smaps clear_refs".split()
-LINKS = "cwd root exe".split()
-got, roots = [], 0
+got = []
 
 def attempt(name, call):
     try:
@@ -40,6 +38,12 @@ def attempt(name, call):
             got.append(name)
     except OSError:
         pass
+"""
+# Everything of a process that /proc may show; `cmdline`, `status` and the like are everybody's.
+AGAINST_ROOT = """
+FILES = "environ maps mem stack auxv syscall io pagemap smaps clear_refs".split()
+LINKS = "cwd root exe".split()
+roots = 0
 
 def read(path):
     with open(path, "rb") as file:
@@ -81,17 +85,6 @@ print("got:", got)
 raise SystemExit(7)
 """
 TO_BE_ROOT = """
-import ctypes, os
-libc = ctypes.CDLL(None, use_errno=True)
-got = []
-
-def attempt(name, call):
-    try:
-        if call() != -1:
-            got.append(name)
-    except OSError:
-        pass
-
 attempt("setuid", lambda: os.setuid(0))
 attempt("setresuid", lambda: os.setresuid(0, 0, 0))
 attempt("setgid", lambda: os.setgid(0))
@@ -174,13 +167,13 @@ def agents(engine: DockerEngine) -> list[str]:
 
 
 async def test_roots_processes_can_be_neither_read_nor_traced_nor_signalled(sandbox: DockerSandbox) -> None:
-    journal, exit = await run_to_end(sandbox, python(AGAINST_ROOT))
+    journal, exit = await run_to_end(sandbox, python(ATTEMPT + AGAINST_ROOT))
     assert journal == b"root's processes: True\ngot: []\n", await sandbox.stderr_tail(2000)
     assert (exit.kind, exit.code) == (ExitKind.EXITED, 7)
 
 
 async def test_nothing_makes_the_agent_root(sandbox: DockerSandbox) -> None:
-    journal, exit = await run_to_end(sandbox, python(TO_BE_ROOT))
+    journal, exit = await run_to_end(sandbox, python(ATTEMPT + TO_BE_ROOT))
     assert (journal, exit.code) == (b"got: []\n", 0), await sandbox.stderr_tail(2000)
 
 

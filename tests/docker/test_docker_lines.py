@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 from docker_engine import IMAGE, DockerEngine
@@ -20,15 +20,6 @@ from runtime.testing.sandbox_kit import read_all, run_to_end, sh
 pytestmark = pytest.mark.timeout(180)
 SOON_S = 60.0
 COUNTING = "echo on; while [ ! -e gate ]; do sleep 0.05; done; echo last; exit 4"
-
-
-@pytest.fixture(scope="module")
-def lasting() -> Iterator[DockerEngine]:
-    """Yield an engine whose containers outlive it."""
-    engine = DockerEngine(live_restore=True)
-    engine.import_image()
-    yield engine
-    engine.close()
 
 
 @pytest.fixture

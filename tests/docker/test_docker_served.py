@@ -20,15 +20,6 @@ SOON_S = 60.0  # containers, on a machine that may be busy
 
 
 @pytest.fixture(scope="module")
-def lasting() -> Iterator[DockerEngine]:
-    """Yield an engine whose containers outlive it."""
-    engine = DockerEngine(live_restore=True)
-    engine.import_image()
-    yield engine
-    engine.close()
-
-
-@pytest.fixture(scope="module")
 def served(lasting: DockerEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
     """Yield an instance whose agents live on that engine."""
     settings = {"SANDBOX": "docker", "DOCKER_HOST": lasting.address, "DOCKER_IMAGE": IMAGE, "DOCKER_PIDS": "128"}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from instance import Instance
+from instances import running
 from postgres_server import PostgresServer
 from processes import kill
 from shell_runs import body, numbered, unique
@@ -30,15 +31,8 @@ def database() -> Iterator[PostgresServer]:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, database: PostgresServer) -> Iterator[Instance]:
     settings = {"OUTLAST_STORE": database.url, "OUTLAST_SHARDS": str(SHARDS)}
-    served = Instance(tmp_path_factory.mktemp("postgres"), settings)
-    try:
-        served.start()
+    with running(Instance(tmp_path_factory.mktemp("postgres"), settings)) as served:
         yield served
-        assert served.stop() == 0
-        assert not served.processes(), "serve left processes behind"
-        assert not served.sandboxes(), "runs left sandboxes behind"
-    finally:
-        served.close()
 
 
 def on(shard: int, name: str) -> str:
