@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 from actors import supervisor_actor
 from actors.calls import Gone, actor_id, call, find, kill
 from actors.names import SUPERVISOR, shard_of
+from actors.result_reader import read_result
 from actors.shard_client import ShardClient
+from runtime.core.result import ResultAsk
 from runtime.errors import StoreUnavailable
 from runtime.settings import Settings
 
@@ -82,6 +86,11 @@ class SupervisorClient:
         status: dict[str, Any] = await self._call("status")
         return status
 
+    async def node_of(self, provider: str, key: str) -> str:
+        """See ports.SupervisorPort."""
+        node_id: str = await self._call("node_of", provider, key)
+        return node_id
+
     async def settings(self) -> Settings:
         """Return the instance's settings."""
         settings: Settings = await self._call("settings")
@@ -108,6 +117,7 @@ class RayCluster:
     def __init__(self, settings: Settings, deployment: str, serve_node: str = "") -> None:
         """`serve_node`: the node of `outlast serve`; whoever may re-make the supervisor must know it."""
         self._settings = settings
+        self._deployment = deployment
         self._shards = [ShardClient(shard, settings.namespace) for shard in range(settings.shards)]
         self._supervisor = SupervisorClient(settings, deployment, serve_node)
 
@@ -122,3 +132,10 @@ class RayCluster:
     def supervisor(self) -> SupervisorClient:
         """Return the supervisor."""
         return self._supervisor
+
+    async def result(self, ask: ResultAsk) -> AsyncGenerator[bytes, None]:
+        """See ports.Cluster."""
+        node_id = await self._supervisor.node_of(ask.provider, ask.key)
+        async with aclosing(read_result(self._settings, self._deployment, node_id, ask)) as pieces:
+            async for piece in pieces:
+                yield piece

@@ -13,8 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from runtime.core.result import WorkspaceNotFound
 from runtime.errors import InputInvalid
-from runtime.ports import Harness, SandboxProvider, Store
+from runtime.ports import Harness, Results, SandboxProvider, Store
 from runtime.settings import Settings
 
 T = TypeVar("T")
@@ -26,6 +27,7 @@ HARNESSES = {
     "codex": "runtime.harnesses.codex:CodexHarness",
 }
 LOCAL_PROVIDER = "runtime.sandboxes.local:LocalProvider"
+LOCAL_RESULTS = "runtime.sandboxes.local_results:LocalResults"
 DOCKER_PROVIDER = "runtime.sandboxes.docker:DockerProvider"
 BUILT_IN_PROVIDERS = ("docker", "local")
 # What a run actor imports before it can claim: 80 ms of a takeover on a busy machine, unless its worker had it before.
@@ -118,7 +120,12 @@ def _make_local(settings: Settings, deployment: str) -> SandboxProvider:
     root = settings.data_path
     homes = root / "homes" if settings.agent_home == "thread" else None
     local: SandboxProvider = make(
-        root / "sandboxes", deployment, root / "workspaces", homes, settings.listed("workspace_sources")
+        root / "sandboxes",
+        deployment,
+        root / "workspaces",
+        homes,
+        settings.listed("workspace_sources"),
+        root / "baselines",
     )
     return local
 
@@ -138,6 +145,18 @@ def _make_docker(settings: Settings, deployment: str) -> SandboxProvider:
 def _make_provider(path: str, settings: Settings, deployment: str) -> SandboxProvider:
     provider: SandboxProvider = load_attribute(path, "providers")(settings, deployment)
     return provider
+
+
+def results(settings: Settings, deployment: str, provider: str) -> Results:
+    """Return what reads the results of a provider's runs on this host. Raises WorkspaceNotFound if it keeps none."""
+    if provider == "local" and provider not in named_paths(settings, "providers"):
+        root = settings.data_path
+        local: Results = load_attribute(LOCAL_RESULTS, "sandbox")(root / "workspaces", root / "baselines")
+        return local
+    made: object = providers(settings, deployment).get(provider)
+    if isinstance(made, Results):
+        return made
+    raise WorkspaceNotFound(f"The provider {provider!r} keeps no results of its runs.")
 
 
 def is_postgres(settings: Settings) -> bool:

@@ -89,14 +89,19 @@ class _OnItsHost:
 
     async def destroy(self, key: str) -> None:
         """Destroy it here, or from a node of its host. Raises SandboxUnreachable."""
-        host = self._provider.host(key)
-        if host == await asyncio.to_thread(_here, self._provider):
+        if self._provider.host(key) == await asyncio.to_thread(_here, self._provider):
             await self._provider.destroy(key)
             return
-        there = next((node.node_id for node in self._seen() if node.takes and node.reaches(host)), None)
-        if there is None:
-            raise SandboxUnreachable(f"No node of {host} is there.")
-        await self._errands.destroy(there, self.name, key)
+        await self._errands.destroy(node_of(self._provider, key, self._seen()), self.name, key)
+
+
+def node_of(provider: SandboxProvider, key: str, seen: Sequence[Node]) -> str:
+    """Return the id of a node among `seen` that reaches the sandbox. Raises SandboxUnreachable if there is none."""
+    host = provider.host(key) if provider.capabilities.one_host else None
+    there = next((one.node_id for one in seen if one.takes and one.reaches(host)), None)
+    if there is None:
+        raise SandboxUnreachable(f"No node of {host or 'this instance'} is there.")
+    return there
 
 
 def _here(provider: SandboxProvider) -> str | None:

@@ -25,7 +25,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noq
 from actors import draining  # noqa: E402
 from actors.compose import providers  # noqa: E402
 from actors.errands import Errands, hosts  # noqa: E402
-from actors.everywhere import Everywhere  # noqa: E402
+from actors.everywhere import Everywhere, node_of  # noqa: E402
 from actors.fleet import RayFleet  # noqa: E402
 from actors.head_room import HeadRoom  # noqa: E402
 from actors.identity import this_claimant  # noqa: E402
@@ -68,7 +68,7 @@ class SupervisorActor:
         self._serve_node = serve_node
         self._opening = asyncio.Lock()
         self._supervisor: Supervisor | None = None
-        known = providers(settings, deployment)
+        known = self._known = providers(settings, deployment)
         errands = Errands(settings, deployment)
         self._nodes = Nodes(errands, hosts(known), settings.namespace)
         self._providers = Everywhere(known, self._nodes.seen, errands)
@@ -262,6 +262,11 @@ class SupervisorActor:
                 entry |= {"nodeId": who.node_id, "pid": who.pid}
             found.append(entry)
         return found
+
+    async def node_of(self, provider: str, key: str) -> str:
+        """See ports.SupervisorPort."""
+        await self._open()
+        return node_of(self._known[provider], key, self._nodes.seen())
 
     async def settings(self) -> Settings:
         """Return the instance's settings, for Python drivers that join it."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from runtime.core.launch import AgentExit
 from runtime.core.record import RunError, RunSpec, Status, Struct
+from runtime.core.result import ResultAsk
 from runtime.core.workspace import WorkspaceSource
 
 # --- sandboxes -------------------------------------------------------------------------------------------------
@@ -109,6 +110,16 @@ class SandboxProvider(Protocol):
 
     async def list(self) -> list[str]:
         """Return the keys of this deployment's sandboxes that exist."""
+
+
+@runtime_checkable
+class Results(Protocol):
+    """What runs have made of their workspaces, while they run and after. A provider of a user's own may be one too."""
+
+    def read_result(self, ask: ResultAsk) -> AsyncGenerator[bytes, None]:
+        """Yield a result in pieces, on the host that its key names. What stands against it is raised before the first.
+
+        Raises WorkspaceGone, WorkspaceTooLarge, SandboxUnreachable."""
 
 
 # --- harnesses -------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ account.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Protocol
 
 from runtime.agent_ports import (
@@ -20,6 +20,7 @@ from runtime.agent_ports import (
     Harness,
     KeepsSessions,
     LaunchSpec,
+    Results,
     Resumable,
     Sandbox,
     SandboxProvider,
@@ -30,6 +31,7 @@ from runtime.core.batch import Batch
 from runtime.core.checkpoint import Checkpoint
 from runtime.core.ops import Op, Outcome
 from runtime.core.record import Head, Refused, RunSpec, Status, Struct
+from runtime.core.result import ResultAsk
 
 
 class Clock(Protocol):
@@ -271,6 +273,9 @@ class SupervisorPort(Protocol):
 
         Raises InputInvalid `node_unknown`, and `node_refused` for the node of `serve` or of Ray's head."""
 
+    async def node_of(self, provider: str, key: str) -> str:
+        """Return the id of a node that reaches the sandbox's host. Raises SandboxUnreachable while there is none."""
+
     async def status(self) -> dict[str, Any]:
         """Return `{epoch, actors: [{name, nodeId, pid, alive}], takeovers, takeoverSeconds}`."""
 
@@ -287,6 +292,9 @@ class Cluster(Protocol):
     def supervisor(self) -> SupervisorPort:
         """Return the supervisor."""
 
+    def result(self, ask: ResultAsk) -> AsyncGenerator[bytes, None]:
+        """Yield a run's result as `Results.read_result` does, from a node of its host."""
+
 
 __all__ = [
     "Capabilities",
@@ -300,6 +308,7 @@ __all__ = [
     "LogPort",
     "Pulse",
     "ReadReply",
+    "Results",
     "Resumable",
     "RunPage",
     "RunQuery",

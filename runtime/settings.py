@@ -131,6 +131,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(description="Folders, files and beginnings of git URLs that a new workspace may begin with; empty: none."),
     ] = ""
+    workspace_max_bytes: Annotated[
+        int,
+        Meta(ge=1024, description="Largest workspace, and largest changed text of a diff, that is sent as a result."),
+    ] = 1 << 30
     harnesses: Annotated[str, Meta(description="More harnesses: `name=module:attribute,...`.")] = ""
     providers: Annotated[str, Meta(description="More sandbox providers: `name=module:attribute,...`.")] = ""
     log_level: Annotated[str, Meta(pattern="^(debug|info|warning|error)$", description="One of the four.")] = "info"

@@ -21,6 +21,7 @@ from serve_app.nodes import NodeRoutes
 from serve_app.origin import OriginCheck
 from serve_app.probes import Probes
 from serve_app.replica import Replica
+from serve_app.results import RunResults
 from serve_app.runs import Runs
 from serve_app.threads import Threads
 
@@ -49,7 +50,14 @@ def build_app(cluster: Cluster, settings: Settings, harnesses: Mapping[str, Harn
     )
     app.state.gateway = gateway
     threads = Threads(gateway)
-    for part in (Chat(gateway, threads), threads, Runs(gateway), NodeRoutes(gateway), Probes(gateway)):
+    for part in (
+        Chat(gateway, threads),
+        threads,
+        Runs(gateway),
+        RunResults(gateway),
+        NodeRoutes(gateway),
+        Probes(gateway),
+    ):
         part.add_to(app.router)
     app.add_exception_handler(OutlastError, error_table.on_outlast)
     app.add_exception_handler(HTTPException, error_table.on_http)

@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from runtime import errors
+from runtime.core import result
 from runtime.delivery import errors as delivery
 
 log = logging.getLogger("outlast.gateway")
@@ -28,14 +29,17 @@ STATUS: dict[type[errors.OutlastError], int] = {
     errors.OriginRefused: 403,
     errors.RunNotFound: 404,
     errors.ThreadNotFound: 404,
+    result.WorkspaceNotFound: 404,
     errors.RunExists: 409,
     errors.ThreadActive: 409,
     errors.RunEnded: 409,
     errors.LogClosedError: 409,
     errors.OffsetGone: 410,
+    result.WorkspaceGone: 410,
     delivery.LogGone: 410,
     delivery.NoFirstChunk: 410,
     errors.BodyTooLarge: 413,
+    result.WorkspaceTooLarge: 413,
     errors.MediaTypeUnsupported: 415,
     errors.TooMany: 429,
     # Somebody newer answers from now on: ask again.
@@ -50,14 +54,15 @@ STATUS: dict[type[errors.OutlastError], int] = {
     errors.StoreRefused: 503,
     errors.InstanceNotFound: 503,
     errors.RayUnreachable: 503,
+    # Of a run's result: where its workspace is.
+    errors.SandboxUnreachable: 503,
+    errors.NoRoom: 503,
     # No request causes these; if one is answered with them, that is our bug.
     errors.SequenceConflictError: 500,
     delivery.RunDriverPipeOutsideClaimError: 500,
     errors.LaunchFailed: 500,
     errors.SandboxLost: 500,
-    errors.SandboxUnreachable: 500,
     errors.WorkspaceHeld: 500,
-    errors.NoRoom: 500,
     errors.JournalUnavailable: 500,
     errors.JournalReplayDivergedError: 500,
     errors.JournalReplayThreadIdMismatchError: 500,

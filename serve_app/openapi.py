@@ -13,6 +13,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from runtime.core.record import Status
+from runtime.core.result import Form
 from serve_app import schemas
 
 Route = dict[str, Any]
@@ -24,10 +25,10 @@ _WHY = {
     403: "This origin or host may not call",
     404: "Does not exist",
     409: "`run_exists`, `thread_active` or `run_ended`",
-    410: "`offset_gone`: the offset is not in this log",
-    413: "The body is over the limit",
+    410: "What is asked for is not kept any more; `code` says what",
+    413: "The body, or what is asked for, is over the limit",
     415: "The body is not declared as JSON",
-    429: "Too many runs or viewers; see Retry-After",
+    429: "Too much at once; see Retry-After",
     503: "Cannot be answered now; see Retry-After",
 }
 
@@ -184,6 +185,21 @@ def run() -> Route:
 def stderr() -> Route:
     """Describe GET /api/runs/{run_id}/stderr."""
     return _route("stderr", 200, _text("The end of stderr"), (404,), {"parameters": [_RUN_PATH]})
+
+
+def result() -> Route:
+    """Describe GET /api/runs/{run_id}/workspace."""
+    files = {"type": "array", "items": schemas.ChangedFile.model_json_schema()}
+    answer = {
+        "description": "The result",
+        "content": {
+            "application/json": {"schema": files},
+            "text/x-diff": {"schema": {"type": "string"}},
+            "application/gzip": {"schema": {"type": "string", "format": "binary"}},
+        },
+    }
+    form = _param("as", "query", "In which form.", required=True, enum=[one.value for one in Form])
+    return _route("result", 200, answer, (400, 404, 410, 413, 429), {"parameters": [_RUN_PATH, form]})
 
 
 def takeover() -> Route:

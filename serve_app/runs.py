@@ -65,13 +65,13 @@ class Runs:
 
     async def record(self, request: Request) -> Response:
         """Return the record with its claims and refusals."""
-        head, spec = await self._gateway.find(_run_id(request))
+        head, spec = await self._gateway.find(run_id_of(request))
         refusals = await answer(lambda: self._gateway.cluster.shard(head.run_id).refusals(head.run_id))
         return json_response(to_wire(head, spec, claims=True, refusals=refusals))
 
     async def stderr(self, request: Request) -> Response:
         """Return the end of the agent's stderr, stored when the run ended; empty before that."""
-        run_id = _run_id(request)
+        run_id = run_id_of(request)
         await self._gateway.find(run_id)
         tail = await answer(lambda: self._gateway.cluster.shard(run_id).stderr(run_id))
         # It is the agent's, and must not be taken for a page of ours.
@@ -82,14 +82,14 @@ class Runs:
         """Replace the run's driver because a person says so."""
         if "content-type" in request.headers:
             check_type(request)
-        head, _ = await self._gateway.find(_run_id(request))
+        head, _ = await self._gateway.find(run_id_of(request))
         if head.status.terminal:
             raise RunEnded(head.run_id, head.status.value)
         epoch = await answer(lambda: self._gateway.cluster.supervisor().takeover(head.run_id))
         return json_response({"runId": head.run_id, "fromEpoch": epoch}, 202)
 
 
-def _run_id(request: Request) -> str:
+def run_id_of(request: Request) -> str:
     """Return the id in the path; one that no run can have is a run that does not exist."""
     text = request.path_params["run_id"]
     try:

@@ -108,6 +108,14 @@ class ActiveRun(_Out):
     run_id: str | None
 
 
+class ChangedFile(_Out):
+    """A file or link that a run has changed; `bytes` is its size now."""
+
+    path: str
+    change: Literal["created", "modified", "deleted"]
+    bytes: int
+
+
 class Taken(_Out):
     """A takeover was begun: the driver of `fromEpoch` is being replaced."""
 

@@ -5,6 +5,7 @@
         journal, journal.launch, journal.exit, journal.err          see `recorder.py`
     <workspaces>/<encoded thread key>/                              outlives its sandboxes (P18)
     <homes>/<encoded thread key>/                                   so does the agent's home, if it gets one
+    <baselines>/<encoded thread key>/<encoded run id>               how it was when a run began: see `baseline.py`
 
 A folder is made whole under a `_new` name and renamed, so a sandbox exists or does not. A destroy renames it to `_gone`
 first: from then on nobody can launch in it, and a destroy that was interrupted is found and completed by the next one.
@@ -31,6 +32,7 @@ from runtime.core.record import Struct
 from runtime.core.workspace import WorkspaceSource
 from runtime.errors import JournalUnavailable, LaunchFailed, SandboxLost, SandboxUnreachable, WorkspaceHeld
 from runtime.ports import Capabilities, LaunchSpec
+from runtime.sandboxes import baseline
 from runtime.sandboxes.command import run_command
 from runtime.sandboxes.filling import make_workspace
 from runtime.sandboxes.follow import JournalFollower
@@ -54,6 +56,7 @@ class Meta(Struct, frozen=True, kw_only=True):
     key: str
     workspace: str
     home: str | None = None
+    baselines: str | None = None  # the thread's folder of them
 
 
 class LocalSandbox:
@@ -64,6 +67,7 @@ class LocalSandbox:
         self.workspace = meta.workspace
         self.home = meta.home
         self._home = home
+        self._baselines = meta.baselines
         self._opened: Recording | None = None
 
     async def launched(self) -> bool:
@@ -73,6 +77,9 @@ class LocalSandbox:
     async def launch(self, spec: LaunchSpec) -> None:
         """Launch, unless somebody has (P15). Raises LaunchFailed, SandboxLost."""
         if not await self.launched():
+            if self._baselines is not None:
+                run = self.key.rpartition("/")[2]
+                await asyncio.to_thread(baseline.take, self.workspace, self._baselines, run, baseline.write)
             await asyncio.to_thread(start_recorder, spec, self._home / JOURNAL, self.workspace, self.key)
         recording = self._recording()
         if recording is not None:
@@ -148,13 +155,21 @@ class LocalProvider:
     capabilities = Capabilities(isolated_agent=False, one_host=True, workspace_sources=True)
 
     def __init__(
-        self, root: Path, deployment: str, workspaces: Path, homes: Path | None = None, sources: Sequence[str] = ()
+        self,
+        root: Path,
+        deployment: str,
+        workspaces: Path,
+        homes: Path | None = None,
+        sources: Sequence[str] = (),
+        baselines: Path | None = None,
     ) -> None:
-        """Without `homes` an agent's HOME is what its environment says. `sources`: what a workspace may begin with."""
+        """Without `homes` an agent's HOME is what its environment says. `sources`: what a workspace may begin with.
+        Without `baselines` nobody can tell later what a run changed."""
         self._root = root.absolute()
         self._workspaces = workspaces.absolute()
         self._homes = homes.absolute() if homes is not None else None
         self._sources = tuple(sources)
+        self._baselines = baselines.absolute() if baselines is not None else None
         self._prefix = f"{self.name}/{_machine_id(self._root)}/{folder_name(deployment)}/"
 
     def key(self, run_id: str) -> str:
@@ -212,7 +227,8 @@ class LocalProvider:
             workspace = self._workspaces / thread
             self._wait_for(workspace, key)
             make_workspace(workspace, source, self._sources, self._own_folders())
-            meta = Meta(key=key, workspace=str(workspace), home=self._agent_home(thread))
+            baselines = None if self._baselines is None else str(self._baselines / thread)
+            meta = Meta(key=key, workspace=str(workspace), home=self._agent_home(thread), baselines=baselines)
             fresh = home.with_name(f"{home.name}{NEW}{secrets.token_hex(4)}")  # of at most 200 and 12 characters
             fresh.mkdir(mode=0o700, parents=True)
             _write_durably(fresh / META, msgspec.json.encode(meta))
@@ -227,7 +243,7 @@ class LocalProvider:
 
     def _own_folders(self) -> tuple[Path, ...]:
         """Return where our data lies; if that is one folder, it is the data directory, with the store and the token."""
-        folders = [one for one in (self._root, self._workspaces, self._homes) if one is not None]
+        folders = [one for one in (self._root, self._workspaces, self._homes, self._baselines) if one is not None]
         parents = {folder.parent for folder in folders}
         return (*folders, *(parents if len(parents) == 1 else ()))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import socket
+import tarfile
 from contextlib import ExitStack
 
 import httpx
@@ -127,3 +129,23 @@ def test_the_ids_and_data_of_ndjson_are_those_of_sse(instance: Instance) -> None
     envelopes = [httpx.Response(200, text=line).json() for line in lines if line]
     assert [envelope["id"] for envelope in envelopes] == watch.ids
     assert [envelope["chunk"] for envelope in envelopes] == watch.events
+
+
+def test_a_runs_result_is_sent_while_it_runs_and_after_its_end(instance: Instance) -> None:
+    """Through the real proxy, from an actor on the node that reaches the workspace."""
+    run = unique("result")
+    path = f"/api/runs/{run}/workspace"
+    with Watch(instance, run, "printf 'one\\n' > made; mkfifo fifo; echo 1; read line < fifo") as watch:
+        watch.until_lines(1)
+        files = instance.http.get(path, params={"as": "files"})
+        assert files.json() == [{"path": "made", "change": "created", "bytes": 4}], files.text
+        instance.http.post("/api/chat/cancel", json={"runId": run})
+        watch.until_end()
+    instance.ended(run)
+    diff = instance.http.get(path, params={"as": "diff"})
+    assert diff.text.endswith("--- /dev/null\n+++ b/made\n@@ -0,0 +1 @@\n+one\n")
+    archive = instance.http.get(path, params={"as": "archive"})
+    assert archive.headers["Content-Disposition"] == f'attachment; filename="{run}.tar.gz"'
+    with tarfile.open(fileobj=io.BytesIO(archive.content), mode="r:gz") as packed:
+        assert packed.getnames() == ["made"]
+    assert instance.http.get(f"/api/runs/{run}-other/workspace", params={"as": "files"}).status_code == 404

@@ -15,7 +15,7 @@ RUNS = tuple(f"run-{number}" for number in range(1, 5))
 
 @pytest.fixture
 def provider(tmp_path: Path) -> Iterator[LocalProvider]:
-    provider = LocalProvider(tmp_path / "sandboxes", "test", tmp_path / "workspaces")
+    provider = LocalProvider(tmp_path / "sandboxes", "test", tmp_path / "workspaces", baselines=tmp_path / "baselines")
     yield provider
     for run_id in RUNS:
         end("AGENT_SANDBOX", provider.key(run_id))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
 from leftovers import carrying
 
+from runtime.core.result import Form, ResultAsk
 from runtime.errors import LaunchFailed, SandboxLost, SandboxUnreachable
 from runtime.sandboxes import local
 from runtime.sandboxes.command import run_command
 from runtime.sandboxes.local import LocalProvider, LocalSandbox
+from runtime.sandboxes.local_results import LocalResults
 from runtime.testing.sandbox_kit import read_until, sh
 
 
@@ -116,6 +119,44 @@ async def test_what_an_agent_put_into_the_sandboxs_folder_goes_with_it(
     await provider.destroy(sandbox.key)
     assert (kept / "file").exists()
     assert not sandbox._home.exists()
+
+
+async def test_a_run_begins_with_what_its_agent_found_whoever_launches_it_again(
+    provider: LocalProvider, sandbox: LocalSandbox, tmp_path: Path
+) -> None:
+    (tmp_path / "workspaces" / "thread-1" / "before").write_text("x")
+    await sandbox.launch(sh("rm before; echo made > made; echo on; sleep 600"))
+    await read_until(sandbox, b"on\n")
+    successor = await provider.resume(sandbox.key)
+    assert successor is not None
+    await successor.launch(sh("echo no"))
+    await provider.destroy(sandbox.key)
+    ask = ResultAsk(
+        provider="local",
+        key=sandbox.key,
+        thread_key="thread-1",
+        run_id="run-1",
+        form=Form.FILES,
+        max_bytes=1 << 20,
+    )
+    results = LocalResults(tmp_path / "workspaces", tmp_path / "baselines")
+    told = json.loads(b"".join([piece async for piece in results.read_result(ask)]))
+    assert told == [
+        {"path": "before", "change": "deleted", "bytes": 0},
+        {"path": "made", "change": "created", "bytes": 5},
+    ]
+
+
+async def test_a_sandbox_of_an_older_version_has_no_baseline_and_is_launched(
+    provider: LocalProvider, sandbox: LocalSandbox, tmp_path: Path
+) -> None:
+    meta = sandbox._home / local.META
+    meta.write_text(json.dumps({"key": sandbox.key, "workspace": sandbox.workspace, "home": None}))
+    older = await provider.resume(sandbox.key)
+    assert older is not None
+    await older.launch(sh("echo on; sleep 600"))
+    await read_until(older, b"on\n")
+    assert not (tmp_path / "baselines").exists()
 
 
 async def test_folders_of_others_are_left_alone(provider: LocalProvider, sandbox: LocalSandbox) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -16,8 +16,9 @@ from fastapi import FastAPI
 
 from runtime.core import chunk
 from runtime.core.batch import Band, Batch
-from runtime.core.ops import Append, Appended, Claimed, ClaimRun, Finish, Finished
-from runtime.core.record import Claimant, ClaimReason, Head, Status
+from runtime.core.ops import Append, Appended, Claimed, ClaimRun, Finish, Finished, Note
+from runtime.core.record import Claimant, ClaimReason, Head, Launch, Status
+from runtime.core.result import ResultAsk
 from runtime.engine.clock import StoreThreads, SystemClock
 from runtime.engine.shard import Shard
 from runtime.errors import InputInvalid, RunEnded, StoreUnavailable
@@ -117,6 +118,8 @@ class LocalCluster:
     def __init__(self, shard: TroubledShard, supervisor: NotingSupervisor) -> None:
         self.troubled = shard
         self.noting = supervisor
+        self.pieces: list[bytes | Exception] = []  # of every result
+        self.asked: list[ResultAsk] = []
 
     def shard(self, run_id: str) -> ShardPort:
         del run_id
@@ -127,6 +130,13 @@ class LocalCluster:
 
     def supervisor(self) -> SupervisorPort:
         return cast("SupervisorPort", self.noting)
+
+    async def result(self, ask: ResultAsk) -> AsyncGenerator[bytes, None]:
+        self.asked.append(ask)
+        for piece in self.pieces:
+            if isinstance(piece, Exception):
+                raise piece
+            yield piece
 
 
 class Driver:
@@ -152,6 +162,11 @@ class Driver:
         assert isinstance(outcome, Claimed), outcome
         self.head = outcome.head
         return self
+
+    async def launch(self, key: str = "local/here/d/run") -> None:
+        assert self.head is not None
+        for note in ({"sandbox_key": key, "launch": Launch.KEYED}, {"launch": Launch.INTENDED}):
+            await self._shard.submit(Note(run_id=self.run_id, epoch=self.head.driver_epoch, **note))
 
     def _batch(self, chunks: Sequence[bytes]) -> Batch:
         assert self.head is not None

@@ -1,0 +1,57 @@
+"""Reads one run's result on a node that reaches its workspace, for whoever is connected to a gateway elsewhere.
+
+An actor for each: whoever asks takes piece after piece, so nothing gathers where a client is slow, and what is not
+asked for any more ends with one kill. It belongs to the process that asks, and ends with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from functools import cache
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from actors.calls import Gone, call, kill
+from actors.compose import results
+from runtime.core.result import ResultAsk
+from runtime.errors import SandboxUnreachable
+from runtime.settings import Settings
+
+OPTIONS: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
+PIECE_S = 120.0  # a worker's cold start, and a look at 200,000 files, before the first one
+
+
+class ResultReader:
+    """The actor."""
+
+    def __init__(self, settings: Settings, deployment: str, ask: ResultAsk) -> None:
+        self._settings = settings
+        self._deployment = deployment
+        self._ask = ask
+        self._pieces: AsyncGenerator[bytes, None] | None = None
+
+    async def piece(self) -> bytes:
+        """Return the next piece; nothing at the end. Raises what `runtime.ports.Results` raises."""
+        if self._pieces is None:
+            self._pieces = results(self._settings, self._deployment, self._ask.provider).read_result(self._ask)
+        return await anext(self._pieces, b"")
+
+
+async def read_result(settings: Settings, deployment: str, node_id: str, ask: ResultAsk) -> AsyncGenerator[bytes, None]:
+    """Yield the result, read on the node. Raises what `runtime.ports.Results` raises."""
+    where = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    reader = _actor().options(scheduling_strategy=where).remote(settings, deployment, ask)
+    try:
+        while piece := await call(f"result:{ask.run_id}", reader.piece, timeout_s=PIECE_S):
+            yield piece
+    except Gone as error:
+        raise SandboxUnreachable(f"Node {node_id} does not answer; ask again.") from error
+    finally:
+        kill(reader)
+
+
+@cache
+def _actor() -> Any:
+    return ray.remote(**OPTIONS)(ResultReader)

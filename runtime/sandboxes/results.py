@@ -1,0 +1,232 @@
+"""A workspace as bytes to send: what a run changed in it, as a list or a diff, or all of it as an archive.
+
+Before the first byte it is looked through once, so that what is too large is refused and not broken off. Nothing is
+held in memory but one small file and its kept content. An agent may be at work meanwhile: then each file is sent as it
+is when its turn comes, and an archive's member has the length that its head says, whatever became of the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import tarfile
+import zlib
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from runtime.core.result import Form, WorkspaceGone, WorkspaceTooLarge
+from runtime.sandboxes.baseline import FOLDER, Baseline, Entry, TooMuch, merged, open_file, taken, untouched, walk
+from runtime.sandboxes.diffing import Version, file_diff
+
+PIECE = 256 << 10
+_GZIP = 16 + zlib.MAX_WBITS
+_READ = 64 << 10
+
+
+class Change(NamedTuple):
+    """One file or link that is not as it was."""
+
+    old: Entry | None
+    new: Entry | None
+
+    @property
+    def path(self) -> str:
+        """Return where it is."""
+        entry = self.new or self.old
+        assert entry is not None
+        return entry.path
+
+    @property
+    def word(self) -> str:
+        """Return what was done."""
+        return "created" if self.old is None else "deleted" if self.new is None else "modified"
+
+
+def read(workspace: Path, baselines: Path, run: str, form: Form, max_bytes: int) -> Generator[bytes, None, None]:
+    """Yield the result of the run `run` in pieces of some PIECE bytes. Blocks.
+
+    Raises WorkspaceGone, WorkspaceTooLarge, before the first piece unless an agent is at work."""
+    try:
+        yield from _gathered(_read(workspace, baselines, run, form, max_bytes))
+    except TooMuch as error:
+        raise WorkspaceTooLarge(f"The workspace cannot be sent: {error}.") from error
+
+
+def _read(workspace: Path, baselines: Path, run: str, form: Form, max_bytes: int) -> Iterator[bytes]:
+    placed = [Path(path) for _, path in taken(str(baselines))]
+    at = next((at for at, path in enumerate(placed) if path.name == run), None)
+    later = None if at is None else next(iter(placed[at + 1 :]), None)
+    if form is Form.ARCHIVE:
+        if later is not None:
+            raise WorkspaceGone(
+                "A later run of the thread has changed the workspace. Ask for the newest run's archive, or for this "
+                "one's files or diff.",
+                code="workspace_changed",
+            )
+        yield from _archive(workspace, max_bytes)
+        return
+    if at is None:
+        raise WorkspaceGone(
+            "How the workspace was when this run began is not kept (any more). Ask for its archive.",
+            code="baseline_gone",
+        )
+    with ExitStack() as held:
+        sides = _Sides(workspace, placed[at], later, held)
+        yield from _files(sides) if form is Form.FILES else _diff(sides, max_bytes)
+
+
+class _Sides:
+    """The workspace before and after; `changes` may be gone through again and again."""
+
+    def __init__(self, workspace: Path, before: Path, after: Path | None, held: ExitStack) -> None:
+        self._before, self._after = before, after
+        self._root = held.enter_context(_opened(workspace)) if after is None else -1
+
+    def changes(self) -> Iterator[Change]:
+        """Yield what differs. Raises WorkspaceGone, TooMuch."""
+        with ExitStack() as held:
+            old = _entries(self._before, held)
+            new = walk(self._root) if self._after is None else _entries(self._after, held)
+            for one, other in merged(_told(old), _told(new)):
+                if one is None or other is None or not _same(one, other):
+                    yield Change(one, other)
+
+
+def _entries(path: Path, held: ExitStack) -> Iterator[Entry]:
+    try:
+        return held.enter_context(closing(Baseline(str(path)))).entries()
+    except (OSError, ValueError, zlib.error) as error:
+        raise WorkspaceGone(f"What is kept of the workspace cannot be read: {error}.", code="baseline_gone") from error
+
+
+def _told(entries: Iterator[Entry]) -> Iterator[Entry]:
+    return (entry for entry in entries if entry.told)
+
+
+def _same(old: Entry, new: Entry) -> bool:
+    if untouched(old, new):
+        return True
+    if old.size != new.size or old.mode != new.mode or old.target != new.target:
+        return False
+    if not new.plain:
+        return True
+    content = old.read()
+    return content is not None and content == new.read()
+
+
+@contextmanager
+def _opened(workspace: Path) -> Iterator[int]:
+    try:
+        root = os.open(workspace, FOLDER)
+    except OSError as error:
+        raise WorkspaceGone(f"The workspace is not there any more: {error.strerror}.") from error
+    try:
+        yield root
+    finally:
+        os.close(root)
+
+
+# --- what was changed
+
+
+def _files(sides: _Sides) -> Iterator[bytes]:
+    for _ in sides.changes():
+        pass  # what is too much is so now
+    between = b"["
+    for change in sides.changes():
+        size = 0 if change.new is None else change.new.size
+        yield between + _json({"path": shown(change.path), "change": change.word, "bytes": size})
+        between = b",\n"
+    yield b"[]\n" if between == b"[" else b"]\n"
+
+
+def _diff(sides: _Sides, max_bytes: int) -> Iterator[bytes]:
+    size = 0
+    for change in sides.changes():
+        size += sum(entry.size for entry in change if entry is not None and _version(entry).text is not None)
+        if size > max_bytes:
+            raise TooMuch(f"the text that was changed is over {max_bytes} bytes (OUTLAST_WORKSPACE_MAX_BYTES)")
+    for change in sides.changes():
+        old, new = (None if entry is None else _version(entry) for entry in change)
+        yield from file_diff(os.fsencode(change.path), old, new)
+
+
+def _version(entry: Entry) -> Version:
+    return Version(entry.mode, entry.read() if entry.target is None else os.fsencode(entry.target))
+
+
+def shown(path: str) -> str:
+    """Return a path for people and JSON: a byte that is no UTF-8 as a backslash, x and two digits."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+# --- all of it
+
+
+def _archive(workspace: Path, max_bytes: int) -> Iterator[bytes]:
+    with _opened(workspace) as root:
+        size = 0
+        for entry in walk(root, whole=True):
+            size += entry.size if entry.plain else 0
+            if size > max_bytes:
+                raise TooMuch(f"it is over {max_bytes} bytes (OUTLAST_WORKSPACE_MAX_BYTES)")
+        pack = zlib.compressobj(6, zlib.DEFLATED, _GZIP)
+        left = max_bytes
+        for entry in walk(root, whole=True):
+            left -= entry.size if entry.plain else 0
+            if left < 0:
+                raise TooMuch(f"it has grown over {max_bytes} bytes meanwhile (OUTLAST_WORKSPACE_MAX_BYTES)")
+            for piece in _member(entry):
+                yield pack.compress(piece)
+        yield pack.compress(b"\0" * 2 * tarfile.BLOCKSIZE) + pack.flush()
+
+
+def _member(entry: Entry) -> Iterator[bytes]:
+    """Yield a file, folder or link as a tar has it; nothing else is in an archive, and nothing but those is opened."""
+    info = tarfile.TarInfo(entry.path)
+    info.mode, info.mtime = stat.S_IMODE(entry.mode) & 0o777, entry.seen[2] // 1_000_000_000
+    if stat.S_ISDIR(entry.mode):
+        info.type = tarfile.DIRTYPE
+    elif entry.target is not None:
+        info.type, info.linkname = tarfile.SYMTYPE, entry.target
+    elif not entry.plain:
+        return
+    else:
+        fd = open_file(entry)
+        if fd is None:
+            return
+        with open(fd, "rb") as file:  # noqa: PTH123 - of a folder that was opened before
+            info.size = entry.size
+            yield _head(info)
+            left = info.size
+            while left:
+                piece = file.read(min(left, _READ)) or b"\0" * min(left, _READ)
+                left -= len(piece)
+                yield piece
+        yield b"\0" * (-info.size % tarfile.BLOCKSIZE)
+        return
+    yield _head(info)
+
+
+def _head(info: tarfile.TarInfo) -> bytes:
+    return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+
+
+def _gathered(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the same bytes in pieces of PIECE or a little more, the last one may be smaller."""
+    held, size = [], 0
+    for piece in pieces:
+        held.append(piece)
+        size += len(piece)
+        if size >= PIECE:
+            yield b"".join(held)
+            held, size = [], 0
+    if size:
+        yield b"".join(held)

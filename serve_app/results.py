@@ -1,0 +1,105 @@
+"""`/api/runs/{runId}/workspace`: what a run made of its workspace, while it runs and after.
+
+    as=files      what it created, modified and deleted, as a JSON list
+    as=diff       the same as text that `git apply` takes
+    as=archive    the whole workspace, .tar.gz
+
+Whether it can be had is known before the first byte: then it has a status. What goes wrong later breaks the connection,
+so that nobody takes a part for the whole.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from runtime.core.record import Launch
+from runtime.core.result import Form, ResultAsk, WorkspaceNotFound
+from runtime.errors import InputInvalid, OutlastError, TooMany
+from serve_app import openapi
+from serve_app.gateway import Gateway
+from serve_app.runs import run_id_of
+from serve_app.stream import StreamCut
+
+log = logging.getLogger("outlast.gateway")
+
+AT_ONCE = 4  # of one replica: each is a process on the node that reads
+MEDIA = {Form.FILES: "application/json", Form.DIFF: "text/x-diff", Form.ARCHIVE: "application/gzip"}
+
+
+class RunResults:
+    """The handler."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._sending = 0
+
+    def add_to(self, router: APIRouter) -> None:
+        """Add the route."""
+        router.add_api_route("/api/runs/{run_id}/workspace", self.result, methods=["GET"], **openapi.result())
+
+    async def result(self, request: Request) -> Response:
+        """Send a run's result. Raises RunNotFound, InputInvalid `as_invalid`, TooMany, WorkspaceNotFound, and what
+        `runtime.ports.Results` raises."""
+        form = _form(request)
+        head, spec = await self._gateway.find(run_id_of(request))
+        if head.sandbox_key is None or head.launch is not Launch.INTENDED:
+            raise WorkspaceNotFound(f"Run {head.run_id!r} has no workspace: its agent was not launched.")
+        ask = ResultAsk(
+            provider=spec.provider,
+            key=head.sandbox_key,
+            thread_key=head.thread_id,
+            run_id=head.run_id,
+            form=form,
+            max_bytes=self._gateway.settings.workspace_max_bytes,
+        )
+        if self._sending >= AT_ONCE:
+            raise TooMany(
+                f"This replica sends {AT_ONCE} results of runs already; ask again.", code="too_many_downloads"
+            )
+        pieces = self._counted(ask)
+        try:
+            first = await anext(pieces, b"")
+        except BaseException:
+            await pieces.aclose()
+            raise
+        headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "X-Run-Id": head.run_id}
+        if form is Form.ARCHIVE:
+            headers["Content-Disposition"] = f'attachment; filename="{head.run_id}.tar.gz"'
+        return StreamingResponse(_all(head.run_id, first, pieces), headers=headers, media_type=MEDIA[form])
+
+    async def _counted(self, ask: ResultAsk) -> AsyncGenerator[bytes, None]:
+        self._sending += 1
+        try:
+            async with aclosing(self._gateway.cluster.result(ask)) as pieces:
+                async for piece in pieces:
+                    yield piece
+        finally:
+            self._sending -= 1
+
+
+async def _all(run_id: str, first: bytes, pieces: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+    """Yield all of it. Raises StreamCut: the server then closes the connection in mid-body."""
+    async with aclosing(pieces):
+        if first:
+            yield first
+        try:
+            async for piece in pieces:
+                yield piece
+        except OutlastError as error:
+            log.warning("run %s: its result is cut off: %s", run_id, error)
+            raise StreamCut(str(error)) from error
+
+
+def _form(request: Request) -> Form:
+    asked = request.query_params.get("as", "")
+    if asked not in {form.value for form in Form}:
+        raise InputInvalid(
+            f"as must be one of {', '.join(form.value for form in Form)}.", code="as_invalid", field="as"
+        )
+    return Form(asked)

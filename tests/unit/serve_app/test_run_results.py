@@ -1,0 +1,97 @@
+"""A run's result over HTTP: who may have it, and how what stands against it is told."""
+
+from __future__ import annotations
+
+import pytest
+from unit.serve_app.asgi_client import fetch, open_call, post
+from unit.serve_app.local_cluster import World, world
+from waiting import until
+
+from runtime.core.result import Form, WorkspaceGone, WorkspaceTooLarge
+from runtime.errors import OutlastError, SandboxUnreachable
+from serve_app import results
+
+PATH = "/api/runs/r-1/workspace"
+
+
+async def launched(w: World) -> None:
+    call = await post(w.app, "r-1").has(b"run.accepted")
+    call.leave()
+    await call.done()
+    await (await w.driver("r-1")).launch()
+
+
+@pytest.mark.parametrize(
+    ("form", "media"), [("files", "application/json"), ("diff", "text/x-diff"), ("archive", "application/gzip")]
+)
+async def test_a_result_is_sent_in_the_form_that_was_asked_for(form: str, media: str) -> None:
+    async with world(workspace_max_bytes=4096) as w:
+        await launched(w)
+        w.cluster.pieces = [b"one", b"two"]
+        answer = await fetch(w.app, "GET", PATH, query={"as": form})
+        assert (answer.status, answer.body) == (200, b"onetwo")
+        assert answer.headers["content-type"].startswith(media)
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        (ask,) = w.cluster.asked
+        assert (ask.provider, ask.key, ask.thread_key, ask.run_id) == ("local", "local/here/d/run", "t-1", "r-1")
+        assert (ask.form, ask.max_bytes) == (Form(form), 4096)
+
+
+@pytest.mark.parametrize("asked", ["", "tar", "FILES"])
+async def test_another_form_is_400(asked: str) -> None:
+    async with world() as w:
+        await launched(w)
+        answer = await fetch(w.app, "GET", PATH, query={"as": asked})
+        assert (answer.status, answer.json()["error"]["code"]) == (400, "as_invalid")
+
+
+async def test_an_unknown_run_and_one_that_was_never_launched_are_404() -> None:
+    async with world() as w:
+        answer = await fetch(w.app, "GET", PATH, query={"as": "files"})
+        assert (answer.status, answer.json()["error"]["code"]) == (404, "run_not_found")
+        call = await post(w.app, "r-1").has(b"run.accepted")
+        call.leave()
+        await call.done()
+        answer = await fetch(w.app, "GET", PATH, query={"as": "files"})
+        assert (answer.status, answer.json()["error"]["code"]) == (404, "workspace_not_found")
+        assert w.cluster.asked == []
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (WorkspaceGone("Gone.", code="baseline_gone"), 410, "baseline_gone"),
+        (WorkspaceTooLarge("It is over 5 bytes."), 413, "workspace_too_large"),
+        (SandboxUnreachable("No node of that host is there."), 503, "sandbox_unreachable"),
+    ],
+)
+async def test_what_stands_against_it_is_told_with_a_status(error: OutlastError, status: int, code: str) -> None:
+    async with world() as w:
+        await launched(w)
+        w.cluster.pieces = [error]
+        answer = await fetch(w.app, "GET", PATH, query={"as": "archive"})
+        assert (answer.status, answer.json()["error"]) == (status, {"code": code, "message": error.message})
+        assert ("retry-after" in answer.headers) == (status == 503)
+
+
+async def test_what_goes_wrong_later_breaks_the_connection() -> None:
+    async with world() as w:
+        await launched(w)
+        w.cluster.pieces = [b"one", SandboxUnreachable("The node is gone.")]
+        call = await fetch(w.app, "GET", PATH, query={"as": "archive"})
+        assert (call.status, call.body, call.cut, call.ended) == (200, b"one", True, False)
+
+
+async def test_as_many_results_are_sent_at_once_as_a_replica_can_bear(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "AT_ONCE", 1)
+    async with world() as w:
+        await launched(w)
+        w.cluster.pieces = [b"one"] * 3
+        call = open_call(w.app, "GET", PATH, query={"as": "archive"})
+        call.stall()
+        await until(lambda: w.cluster.asked, "the first one under way")
+        answer = await fetch(w.app, "GET", PATH, query={"as": "archive"})
+        assert (answer.status, answer.json()["error"]["code"]) == (429, "too_many_downloads")
+        call.resume()
+        await call.done()
+        assert (await fetch(w.app, "GET", PATH, query={"as": "archive"})).status == 200
