@@ -12,6 +12,7 @@ import pytest
 from lone_agents import LoneAgents, Played, wait_for_file
 from model_scripts import BIG, HARD_TEXT, tag
 from model_server import ModelServer
+from own_deployment import DEPLOYMENT
 from real_agents import CLAUDE, CODEX, CREDENTIAL, Agent, environment
 
 from runtime.core.launch import decode_launch
@@ -27,7 +28,7 @@ EASY_PART = HARD_TEXT.partition(" العربية")[0]  # without what JSON escap
 
 @pytest.fixture
 async def local(tmp_path: Path, programs: Path, models: ModelServer, run: str) -> AsyncIterator[LoneAgents]:
-    provider = LocalProvider(tmp_path / "sandboxes", "test", tmp_path / "workspaces")
+    provider = LocalProvider(tmp_path / "sandboxes", DEPLOYMENT, tmp_path / "workspaces")
     (tmp_path / "home").mkdir()
     yield LoneAgents(provider, environment(models, programs, tmp_path / "home"))
     for key in await provider.list():

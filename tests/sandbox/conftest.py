@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from leftovers import end
+from own_deployment import DEPLOYMENT
 
 from runtime.sandboxes.local import LocalProvider, LocalSandbox
 
@@ -15,7 +16,9 @@ RUNS = tuple(f"run-{number}" for number in range(1, 5))
 
 @pytest.fixture
 def provider(tmp_path: Path) -> Iterator[LocalProvider]:
-    provider = LocalProvider(tmp_path / "sandboxes", "test", tmp_path / "workspaces", baselines=tmp_path / "baselines")
+    provider = LocalProvider(
+        tmp_path / "sandboxes", DEPLOYMENT, tmp_path / "workspaces", baselines=tmp_path / "baselines"
+    )
     yield provider
     for run_id in RUNS:
         end("AGENT_SANDBOX", provider.key(run_id))

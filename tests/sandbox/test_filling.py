@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from new_workspaces import content, fill, git, refused
+from own_deployment import DEPLOYMENT
 
 from runtime.core.workspace import SourceKind, WorkspaceSource
 from runtime.errors import LaunchFailed
@@ -337,7 +338,7 @@ async def test_our_own_data_is_no_source_and_left_out_of_a_folder_that_holds_it(
     data.mkdir(parents=True)
     (app / "file").write_text("text")
     (data / "token").write_text("secret")
-    provider = LocalProvider(data / "sandboxes", "test", data / "workspaces", data / "homes", [str(sources)])
+    provider = LocalProvider(data / "sandboxes", DEPLOYMENT, data / "workspaces", data / "homes", [str(sources)])
     (data / "workspaces" / "another").mkdir(parents=True)
     source = WorkspaceSource(kind=SourceKind.DIRECTORY, place=str(app))
     sandbox = await provider.create(provider.key("run-1"), "thread-1", source)
@@ -356,12 +357,12 @@ async def test_a_threads_first_run_finds_its_source_and_the_next_one_what_became
     (sources / "app" / "file").write_text("first\n")
     source = WorkspaceSource(kind=SourceKind.DIRECTORY, place=str(sources / "app"))
     data = tmp_path / "data"
-    provider = LocalProvider(data / "s", "test", data / "w", sources=[str(sources)])
+    provider = LocalProvider(data / "s", DEPLOYMENT, data / "w", sources=[str(sources)])
     assert provider.capabilities.workspace_sources
     for run, said in (("run-1", b"first\n"), ("run-2", b"first\nmore\n")):
         sandbox = await provider.create(provider.key(run), "thread", source)
         assert (await run_to_end(sandbox, sh("cat file; echo more >> file")))[0] == said
         await provider.destroy(sandbox.key)
-    bare = LocalProvider(data / "s", "test", data / "w")
+    bare = LocalProvider(data / "s", DEPLOYMENT, data / "w")
     with pytest.raises(LaunchFailed, match="OUTLAST_WORKSPACE_SOURCES"):
         await bare.create(bare.key("run-3"), "another", source)

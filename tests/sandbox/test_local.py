@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from leftovers import carrying
+from own_deployment import DEPLOYMENT
 
 from runtime.core.result import Form, ResultAsk
 from runtime.errors import LaunchFailed, SandboxLost, SandboxUnreachable
@@ -18,7 +19,7 @@ from runtime.sandboxes.local_results import LocalResults
 from runtime.testing.sandbox_kit import read_until, sh
 
 
-@pytest.mark.parametrize("change", [("local/", "docker/"), ("/test/", "/other/"), ("run-1", ""), ("run-1", "a/b")])
+@pytest.mark.parametrize("change", [("local/", "docker/"), (DEPLOYMENT, "other"), ("run-1", ""), ("run-1", "a/b")])
 async def test_a_key_of_elsewhere_is_unreachable_and_never_absent(
     provider: LocalProvider, change: tuple[str, str]
 ) -> None:
@@ -34,8 +35,8 @@ async def test_a_key_of_another_machine_is_unreachable(
     key = provider.key("run-1")
     (tmp_path / "machine-id").write_text("f" * 32 + "\n")
     monkeypatch.setattr(local, "MACHINE_ID", tmp_path / "machine-id")
-    elsewhere = LocalProvider(tmp_path / "sandboxes", "test", tmp_path / "workspaces")
-    assert elsewhere.key("run-1") == f"local/{'f' * 32}/test/run-1"
+    elsewhere = LocalProvider(tmp_path / "sandboxes", DEPLOYMENT, tmp_path / "workspaces")
+    assert elsewhere.key("run-1") == f"local/{'f' * 32}/{DEPLOYMENT}/run-1"
     with pytest.raises(SandboxUnreachable):
         await elsewhere.resume(key)
 
@@ -47,15 +48,15 @@ def test_a_machine_without_an_id_gets_one_for_good(
     if text is not None:
         (tmp_path / "machine-id").write_text(text)
     monkeypatch.setattr(local, "MACHINE_ID", tmp_path / "machine-id")
-    keys = {LocalProvider(tmp_path / "s", "test", tmp_path / "w").key("run-1") for _ in range(3)}
+    keys = {LocalProvider(tmp_path / "s", DEPLOYMENT, tmp_path / "w").key("run-1") for _ in range(3)}
     assert len(keys) == 1
     assert len(keys.pop().split("/")[1]) == 32
-    other = LocalProvider(tmp_path / "other", "test", tmp_path / "w")
+    other = LocalProvider(tmp_path / "other", DEPLOYMENT, tmp_path / "w")
     assert other.key("run-1") not in keys
 
 
 async def test_a_disk_that_is_not_there_proves_nothing(tmp_path: Path) -> None:
-    provider = LocalProvider(tmp_path / "not-mounted", "test", tmp_path / "w")
+    provider = LocalProvider(tmp_path / "not-mounted", DEPLOYMENT, tmp_path / "w")
     with pytest.raises(SandboxUnreachable, match="mounted"):
         await provider.resume(provider.key("run-1"))
     assert await provider.list() == []
@@ -63,7 +64,7 @@ async def test_a_disk_that_is_not_there_proves_nothing(tmp_path: Path) -> None:
 
 async def test_a_folder_that_cannot_be_made_is_a_launch_that_failed(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    provider = LocalProvider(tmp_path / "file", "test", tmp_path / "w")
+    provider = LocalProvider(tmp_path / "file", DEPLOYMENT, tmp_path / "w")
     with pytest.raises(LaunchFailed, match="could not be made"):
         await provider.create(provider.key("run-1"), "thread-1")
 

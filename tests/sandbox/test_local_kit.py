@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from leftovers import carrying
+from own_deployment import DEPLOYMENT
 
 from runtime.sandboxes.local import LocalProvider
 from runtime.testing.sandbox_kit import MakeProvider, SandboxKit
@@ -15,7 +16,7 @@ from runtime.testing.sandbox_kit import MakeProvider, SandboxKit
 class TestLocalProvider(SandboxKit):
     @pytest.fixture
     def make_provider(self, tmp_path: Path) -> MakeProvider:
-        return partial(LocalProvider, tmp_path / "sandboxes", "test", tmp_path / "workspaces", tmp_path / "homes")
+        return partial(LocalProvider, tmp_path / "sandboxes", DEPLOYMENT, tmp_path / "workspaces", tmp_path / "homes")
 
     def living(self, key: str) -> list[int]:
         return carrying("AGENT_SANDBOX", key)

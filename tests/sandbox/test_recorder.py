@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from own_deployment import DEPLOYMENT
 from waiting import until
 
 from runtime import process
@@ -149,7 +150,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 async def test_a_full_disk_loses_nothing_once_there_is_room(small_disk: Path, tmp_path: Path) -> None:
-    provider = LocalProvider(small_disk, "test", tmp_path / "workspaces")
+    provider = LocalProvider(small_disk, DEPLOYMENT, tmp_path / "workspaces")
     sandbox = await provider.create(provider.key("run-1"), "thread-1")
     await sandbox.launch(sh("cat; echo the end >&2; exit 3", stdin=NUMBERS))
     await until(lambda: os.statvfs(small_disk).f_bavail == 0, "a full disk")
@@ -163,7 +164,7 @@ async def test_a_full_disk_loses_nothing_once_there_is_room(small_disk: Path, tm
 
 
 async def test_the_exit_is_recorded_on_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
-    provider = LocalProvider(small_disk, "test", tmp_path / "workspaces")
+    provider = LocalProvider(small_disk, DEPLOYMENT, tmp_path / "workspaces")
     sandbox = await provider.create(provider.key("run-1"), "thread-1")
     await sandbox.launch(sh("cat; sleep 600", stdin=NUMBERS))
     await until(lambda: os.statvfs(small_disk).f_bavail == 0, "a full disk")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from leftovers import carrying
+from own_deployment import DEPLOYMENT
 from waiting import until, wait_until
 
 from runtime import process
@@ -30,7 +31,7 @@ from runtime.sandboxes.local import LocalProvider
 from runtime.testing.sandbox_kit import sh
 
 async def main():
-    provider = LocalProvider(Path(sys.argv[1]), "test", Path(sys.argv[2]))
+    provider = LocalProvider(Path(sys.argv[1]), sys.argv[4], Path(sys.argv[2]))
     sandbox = await provider.create(provider.key("run-1"), "thread-1")
     await sandbox.launch(sh(sys.argv[3]))
     print("launched", flush=True)
@@ -67,7 +68,8 @@ def in_session(session: int) -> list[int]:
 async def test_an_agent_outlives_its_launcher_with_all_of_its_session(
     provider: LocalProvider, sandbox: LocalSandbox, tmp_path: Path
 ) -> None:
-    argv = [sys.executable, "-c", LAUNCHING, str(tmp_path / "sandboxes"), str(tmp_path / "workspaces"), GATED]
+    folders = (str(tmp_path / "sandboxes"), str(tmp_path / "workspaces"))
+    argv = [sys.executable, "-c", LAUNCHING, *folders, GATED, DEPLOYMENT]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
     with subprocess.Popen(argv, stdout=subprocess.PIPE, start_new_session=True, env=env) as launcher:
         assert launcher.stdout is not None
