@@ -5,6 +5,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3.11
 BIN := .venv/bin
 # -P: the tests see the installed package, as a user does, not this checkout.
 PYTEST := TEST_INSTALLED=1 $(BIN)/python -P -m pytest
+# Everything: in two processes, each with its lanes (tests/lanes.py).
+SIDE_BY_SIDE := --numprocesses 2 --dist loadscope
 
 # Arguments: ARGS for serve and bench, T for test, N and SEED for simulate, FAULTS, RUNS, NODES and SEED for chaos.
 ARGS ?=
@@ -32,10 +34,10 @@ run: setup ## Start an instance in the foreground (ARGS='--port 8001').
 	@exec $(BIN)/outlast serve $(ARGS)
 
 test: setup-dev ## Run the tests (T='tests/unit -k offset').
-	@$(PYTEST) $(T)
+	@$(PYTEST) $(if $(T),$(T),$(SIDE_BY_SIDE))
 
 test-long: setup-dev ## Run the tests, the long ones too.
-	@$(PYTEST) --long $(T)
+	@$(PYTEST) --long $(if $(T),$(T),$(SIDE_BY_SIDE))
 
 check: setup-dev ## Lint, format, types, layers.
 	$(BIN)/ruff check

@@ -14,6 +14,9 @@ that says how to get it. `OUTLAST_TEST_NEED=ray,node` turns that into a failure,
 did not run; in a run of everything, a needed lane without a test fails too. Lanes run in the order of `LANES`, cheap
 ones first.
 
+Tests wait more than they compute, so `make test` runs two processes side by side (pytest-xdist): the lanes of
+`INSTANCES` in one, all others in the other. What a session shares is shared within a process.
+
 Deliberately not: a lane as a marker. A folder cannot be forgotten.
 """
 
@@ -30,6 +33,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -131,6 +135,9 @@ LANES = {
     )
 }
 
+# The lanes of the second process; both take about as long.
+INSTANCES = frozenset({"ray", "http", "hosts"})
+
 
 def lane_of(path: Path) -> Lane:
     """Return the lane of a test file. Raises UsageError for a file that is in none."""
@@ -168,19 +175,31 @@ class LanePlugin:
         if unmet:
             raise pytest.UsageError(f"{NEED} names lanes that cannot run here:\n  " + "\n  ".join(unmet))
 
-    def _refuse_empty(self, config: pytest.Config, present: set[str]) -> None:
+    def refuse_empty(self, config: pytest.Config) -> None:
+        """Raise UsageError if everything is to be run and a needed lane has no file of tests."""
         everything = config.args_source is pytest.Config.ArgsSource.TESTPATHS
         selected = config.getoption("keyword") or config.getoption("markexpr") or config.getoption("last_failed", None)
-        empty = [lane.name for lane in self.needed if lane.name not in present]
+        empty = [lane.name for lane in self.needed if not any((TESTS / lane.name).rglob("test_*.py"))]
         if everything and not selected and empty:
             raise pytest.UsageError(f"{NEED} names lanes that have no test: {', '.join(empty)}")
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
+        """Return who says, where there are several processes, which of them runs a test."""
+        from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # noqa: PLC0415
+
+        class Halves(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
+            def _split_scope(self, nodeid: str) -> str:
+                lane = lane_of(config.rootpath / nodeid.partition("::")[0])
+                return "instances" if lane.name in INSTANCES else "others"
+
+        return Halves(config, log)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave out what cannot run or was not asked for, and put cheap lanes first."""
         order = list(LANES)
         lanes = {path: lane_of(path) for path in {item.path for item in items}}
-        self._refuse_empty(config, {lane.name for lane in lanes.values()})
         items.sort(key=lambda item: order.index(lanes[item.path].name))
         if not self.with_long:
             long = [item for item in items if item.get_closest_marker("long")]
@@ -199,6 +218,18 @@ class LanePlugin:
         lane = lane_of(self.root / report.nodeid.partition("::")[0]).name
         self.seconds[lane] += report.duration
         self.tests[lane] += report.when == "setup"
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Tell the process that prints the summary, if this is one of several, what was left out."""
+        told = getattr(session.config, "workeroutput", None)
+        if told is not None:
+            told["lanes"] = (self.left_out, self.long_left_out)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take what one of the processes says; each has collected everything, so all say the same."""
+        self.left_out, self.long_left_out = getattr(node, "workeroutput", {}).get("lanes", (self.left_out, 0))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
@@ -222,6 +253,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Check `OUTLAST_TEST_NEED` before anything is collected, then register the plugin."""
     plugin = LanePlugin(config, needed(os.environ.get(NEED, "")))
     plugin.refuse_unmet()
+    plugin.refuse_empty(config)
     config.pluginmanager.register(plugin, "outlast-lanes")
 
 

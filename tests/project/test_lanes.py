@@ -126,3 +126,30 @@ def test_a_unit_test_that_starts_ray_fails(suite: Suite) -> None:
     assert code == pytest.ExitCode.TESTS_FAILED
     assert "a test of lane unit started Ray" in output
     assert suite.run("tests/http")[0] == 0
+
+
+SIDE_BY_SIDE = ("-p", "xdist", "--numprocesses", "2", "--dist", "loadscope")
+
+
+def test_two_processes_each_have_their_lanes_and_one_summary_tells_of_both(suite: Suite) -> None:
+    for lane in ("unit", "store", "ray", "http"):
+        suite.write(
+            f"{lane}/test_a.py", f"import os\ndef test_a(): open('{suite.root}/{lane}', 'w').write(str(os.getpid()))\n"
+        )
+    suite.write("node/test_b.py", "def test_b(): pass\n")
+    suite.write("unit/test_long.py", "import pytest\n@pytest.mark.long\ndef test_a(): pass\n")
+    code, output = suite.run(*SIDE_BY_SIDE, PATH="/nowhere")
+    assert code == 0
+    process = {lane: (suite.root / lane).read_text() for lane in ("unit", "store", "ray", "http")}
+    assert process["unit"] == process["store"] != process["ray"] == process["http"]
+    assert "4 passed, 1 skipped" in output
+    end = output[output.rindex("= lanes =") :]
+    assert "left out: lane node: not on the PATH" in end
+    assert "left out: 1 long tests" in end
+
+
+def test_a_needed_lane_without_a_test_fails_two_processes_too(suite: Suite) -> None:
+    suite.write("unit/test_a.py", "def test_a(): pass\n")
+    code, output = suite.run(*SIDE_BY_SIDE, OUTLAST_TEST_NEED="unit,sim")
+    assert code != 0
+    assert "lanes that have no test: sim" in output
