@@ -129,6 +129,7 @@ FORWARDED = (
     "list_thread",
     "log",
     "stderr",
+    "transcripts",
     "refusals",
     "stats",
 )

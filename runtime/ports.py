@@ -93,6 +93,9 @@ class Store(Protocol):
     def read_stderr(self, run_id: str) -> bytes | None:
         """Return the stderr tail stored with the finish; None for an unknown run or one that has not ended."""
 
+    def read_transcript(self, run_id: str) -> bytes | None:
+        """Return the transcript stored with the finish (`core/transcript.py`); None for a run that has not ended."""
+
     def list_runs(self, query: RunQuery) -> RunPage:
         """Return one page of runs. Raises InputInvalid `cursor_invalid`."""
 
@@ -232,6 +235,10 @@ class ShardPort(LogPort, Protocol):
 
     async def stderr(self, run_id: str) -> bytes | None:
         """Return the stored stderr tail."""
+
+    async def transcripts(self, run_ids: Sequence[str], max_bytes: int) -> dict[str, bytes]:
+        """Return the stored transcripts of runs, which may be other shards', in this order until `max_bytes` are
+        reached. A run that has none (yet) is left out, and so are those that were not read any more."""
 
     async def refusals(self, run_id: str) -> list[Refused]:
         """Return what was refused to superseded drivers of the run, as far as this incarnation remembers."""

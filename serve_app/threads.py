@@ -1,5 +1,6 @@
-"""Threads: what was said, which runs there were, what is active. Messages are folded from the logs when asked for,
-until transcripts are stored (a later issue)."""
+"""Threads: what was said, which runs there were, what is active, and what waits for the user's answer.
+
+Messages come from the stored transcripts of ended runs, and from the logs of those that are at work."""
 
 from __future__ import annotations
 
@@ -11,16 +12,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from runtime.core.ids import ThreadId
-from runtime.core.record import Head, RunSpec, to_wire
+from runtime.core.record import Head, RunSpec, Status, to_wire
 from runtime.core.thread import ThreadRun, thread_messages
+from runtime.engine.telling import thread_runs
 from runtime.errors import ThreadNotFound
 from serve_app import openapi
 from serve_app.asking import answer
 from serve_app.gateway import Gateway, json_response
 from serve_app.requests import OWNER
 
-# Log bytes that one answer folds at most, newest runs first; of older ones it tells what the user said.
-FOLD_BYTES = 64 << 20
+# What one answer tells at most of what agents said, newest runs first; of older ones it tells what the user said.
+TOLD_BYTES = 16 << 20
 
 Runs = list[tuple[Head, RunSpec]]
 
@@ -52,10 +54,12 @@ class Threads:
         if thread_id is None:
             return {"messages": [], "activeRun": None, "interrupts": None}
         active = await answer(lambda: self._gateway.any_shard.find_active(OWNER, thread_id))
+        runs = await self._runs(thread_id)
+        told = await self._told(runs)
         return {
-            "messages": await self._messages(await self._runs(thread_id)),
+            "messages": await asyncio.to_thread(thread_messages, told),
             "activeRun": None if active is None else {"runId": active.run_id},
-            "interrupts": None,
+            "interrupts": _pending(runs, told),
         }
 
     async def queued(self, thread_id: str) -> Head | None:
@@ -67,15 +71,15 @@ class Threads:
         return await answer(lambda: self._gateway.any_shard.list_thread(OWNER, thread_id))
 
     async def _messages(self, runs: Runs) -> list[dict[str, Any]]:
-        left = FOLD_BYTES
-        told: list[ThreadRun] = []
-        for head, spec in reversed(runs):
-            left -= head.log_bytes
-            chunks = await self._chunks(head.run_id) if left >= 0 else []
-            told.append(ThreadRun(head.run_id, spec.input["messages"], chunks))
-        told.reverse()
-        return await asyncio.to_thread(thread_messages, told)
+        return await asyncio.to_thread(thread_messages, await self._told(runs))
 
-    async def _chunks(self, run_id: str) -> list[bytes]:
-        batches = await answer(lambda: self._gateway.cluster.shard(run_id).log(run_id))
-        return [chunk for batch in batches for chunk in batch.chunks()]
+    async def _told(self, runs: Runs) -> list[ThreadRun]:
+        return await thread_runs(runs, self._gateway.cluster.shard, answer, TOLD_BYTES)
+
+
+def _pending(runs: Runs, told: list[ThreadRun]) -> dict[str, Any] | None:
+    """Return what the thread's interrupted run waits for (P23), unless it is being ended."""
+    for (head, _), run in zip(reversed(runs), reversed(told), strict=True):
+        if head.status is Status.INTERRUPTED and not head.cancel_requested:
+            return {"runId": head.run_id, "pending": run.said.interrupts}
+    return None

@@ -9,8 +9,8 @@ find out; a row that does not decode is none (`decode`), never an error.
 
 One row a run, written in the transaction of its append and under its epoch (P3), gone with the finish.
 
-Deliberately not: the keys of live chunks, which the store itself looks up (P8); and no transcript fold, since messages
-are folded from the log when somebody asks.
+Deliberately not: the keys of live chunks, which the store itself looks up (P8); and no transcript fold, since the
+finish reads the log once (`engine/transcribing.py`).
 """
 
 from __future__ import annotations

@@ -6,17 +6,17 @@ the message of its call. Ids are those of the chunks, so that a client that goes
 it has.
 
 Folding is linear in the log: deltas are kept in pieces and joined once. Odd chunks, of which a foreign agent may print
-any, change nothing.
+any, change nothing. What is kept is bounded (`growing.py`), whatever the agent prints.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from runtime.core.chunk import Event, decode_chunk
-from runtime.core.messages import UI_ROLES, Message, Part, from_agui, parse_json, result_output, result_part
+from runtime.core.growing import Call, Fixed, Growing, GrowingMessage, Messages, Words, kept, measure
+from runtime.core.messages import UI_ROLES, Message, Part, from_agui, result_output, result_part
 
 
 def fold(chunks: Iterable[bytes]) -> list[Message]:
@@ -24,75 +24,6 @@ def fold(chunks: Iterable[bytes]) -> list[Message]:
     folding = Fold()
     folding.feed(chunks)
     return folding.messages()
-
-
-_STREAMING = frozenset({"awaiting-input", "input-streaming"})
-
-
-@dataclass(slots=True)
-class _Words:
-    """A part of text or thinking that still grows."""
-
-    type: str
-    pieces: list[str]
-
-    def part(self) -> Part:
-        return {"type": self.type, "content": "".join(self.pieces)}
-
-
-@dataclass(slots=True)
-class _Call:
-    """A tool call that still grows."""
-
-    id: str
-    name: str
-    pieces: list[str] = field(default_factory=list)
-    state: str = "awaiting-input"
-    more: Part = field(default_factory=dict)  # input, output
-    result: Part | None = None
-
-    def argue(self, delta: str) -> None:
-        if self.state in _STREAMING:
-            self.pieces.append(delta)
-            self.state = "input-streaming"
-
-    def end(self, given: Any = None) -> None:
-        """The arguments are complete; `given` is their value if the end of the call states it."""
-        if self.state not in _STREAMING:
-            return
-        self.state = "input-complete"
-        arguments = "".join(self.pieces)
-        value = parse_json(arguments) if given is None else given
-        if value is not arguments:
-            self.more["input"] = value
-
-    def part(self) -> Part:
-        part = {"type": "tool-call", "id": self.id, "name": self.name, "arguments": "".join(self.pieces)}
-        return {**part, "state": self.state, **self.more}
-
-
-@dataclass(slots=True)
-class _Growing:
-    """A message; parts that do not grow any more are kept as they are."""
-
-    id: str
-    role: str
-    parts: list[_Words | _Call | Part] = field(default_factory=list)
-    name: str | None = None
-
-    def message(self) -> Message:
-        parts = [{**part} if isinstance(part, dict) else part.part() for part in self.parts]
-        message: Message = {"id": self.id, "role": self.role, "parts": parts}
-        return message if self.name is None else {**message, "name": self.name}
-
-    def say(self, kind: str, delta: str) -> _Words:
-        """Append to the last part if it is of this kind, else begin one; return it."""
-        last = self.parts[-1] if self.parts else None
-        if not isinstance(last, _Words) or last.type != kind:
-            last = _Words(kind, [])
-            self.parts.append(last)
-        last.pieces.append(delta)
-        return last
 
 
 def _text(event: Event, key: str) -> str:
@@ -111,13 +42,14 @@ class Fold:
 
     def __init__(self) -> None:
         self.from_snapshot: set[str] = set()  # ids that a MESSAGES_SNAPSHOT stated
-        self._order: list[_Growing] = []
-        self._messages: dict[str, _Growing] = {}  # the same, by id
-        self._latest: _Growing | None = None  # the assistant message that nameless things go to
-        self._provisional: _Growing | None = None  # made for such a thing; the next message id names it
-        self._calls: dict[str, tuple[_Growing, _Call]] = {}
-        self._unended: dict[str, _Call] = {}
-        self._thoughts: dict[str, _Words] = {}
+        self.interrupts: list[Part] = []  # what the run asks, if its log ends with the outcome `interrupt` (P23)
+        self.session: str | None = None  # that the agent reported last
+        self._messages = Messages(self._forget)
+        self._latest: GrowingMessage | None = None  # the assistant message that nameless things go to
+        self._provisional: GrowingMessage | None = None  # made for such a thing; the next message id names it
+        self._calls: dict[str, tuple[GrowingMessage, Call]] = {}
+        self._unended: dict[str, Call] = {}
+        self._thoughts: dict[str, Words] = {}
         self._shorthand: dict[str, str] = {}  # _CHUNK type -> id that the next one without an id goes on with
 
     def feed(self, chunks: Iterable[bytes]) -> None:
@@ -131,31 +63,38 @@ class Fold:
 
     def messages(self) -> list[Message]:
         """Return the UI messages so far; those without a part are left out."""
-        return [growing.message() for growing in self._order if growing.parts]
+        return self._messages.made()
+
+    def _forget(self, part: Growing) -> None:
+        """A part had to go: what still speaks of it begins anew, or is left out."""
+        match part:
+            case Call(id=identity):
+                self._calls.pop(identity, None)
+                self._unended.pop(identity, None)
+            case Words(id=identity) if self._thoughts.get(identity) is part:
+                del self._thoughts[identity]
 
     # --- messages ---------------------------------------------------------------------------------------------
 
-    def _named(self, identity: str, role: str = "assistant") -> _Growing:
+    def _named(self, identity: str, role: str = "assistant") -> GrowingMessage:
         """Return the message of this id, made if it is new; a provisional one takes the id."""
-        known = self._messages.get(identity)
+        known = self._messages.by_id.get(identity)
         if known is not None:
             if known is self._provisional:
                 self._provisional = None
             return known
-        if self._provisional is not None and role == "assistant":
-            growing, self._provisional = self._provisional, None
-            del self._messages[growing.id]
-            growing.id = identity
+        provisional = self._provisional
+        if provisional is not None and role == "assistant" and self._messages.has(provisional):
+            growing, self._provisional = provisional, None
+            self._messages.rename(growing, identity)
         else:
-            growing = _Growing(identity, role)
-            self._order.append(growing)
-        self._messages[identity] = growing
+            growing = self._messages.begin(identity, role)
         self._latest = growing if role == "assistant" else None
         return growing
 
-    def _current(self, identity: str) -> _Growing:
+    def _current(self, identity: str) -> GrowingMessage:
         """Return the assistant message that is being written; `identity` is for a new one until it gets its own."""
-        if self._latest is None:
+        if self._latest is None or not self._messages.has(self._latest):
             self._latest = self._named(identity)
             self._provisional = self._latest
         return self._latest
@@ -168,8 +107,14 @@ class Fold:
 
     def _text_content(self, event: Event) -> None:
         identity, delta = _text(event, "messageId"), _text(event, "delta")
-        if identity and delta:
-            self._named(identity).say("text", delta)
+        if not identity or not delta:
+            return
+        message = self._named(identity)
+        words = message.parts[-1] if message.parts else None
+        if not isinstance(words, Words) or words.type != "text":
+            words = Words("text")
+            self._messages.add(message, words)
+        self._messages.grow(words, words.text.add(delta))
 
     def _text_chunk(self, event: Event) -> None:
         identity = self._shorthand_id(event, "messageId")
@@ -184,12 +129,10 @@ class Fold:
         if not delta:
             return
         words = self._thoughts.get(identity)
-        if words is not None:
-            words.pieces.append(delta)
-            return
-        words = _Words("thinking", [delta])
-        self._current(identity or "thinking").parts.append(words)
-        self._thoughts[identity] = words
+        if words is None:
+            words = self._thoughts[identity] = Words("thinking", identity)
+            self._messages.add(self._current(identity or "thinking"), words)
+        self._messages.grow(words, words.text.add(delta))
 
     def _thought_start(self, _event: Event) -> None:
         self._thoughts.pop("", None)
@@ -204,21 +147,22 @@ class Fold:
         if not identity or identity in self._calls:
             return
         owner = self._named(parent) if parent else self._current(identity)
-        call = _Call(identity, _text(event, "toolCallName"))
-        owner.parts.append(call)
+        call = Call(identity, _text(event, "toolCallName"))
         self._calls[identity] = owner, call
         self._unended[identity] = call
+        self._messages.add(owner, call)
 
     def _call_arguments(self, event: Event) -> None:
         delta, found = _text(event, "delta"), self._calls.get(_text(event, "toolCallId"))
         if delta and found is not None:
-            found[1].argue(delta)
+            self._messages.grow(found[1], found[1].argue(delta))
 
     def _call_end(self, event: Event) -> None:
         identity = _text(event, "toolCallId")
         if identity in self._calls:
-            self._calls[identity][1].end(_tanstack(event).get("input"))
+            call = self._calls[identity][1]
             self._unended.pop(identity, None)
+            self._messages.grow(call, call.end(_tanstack(event).get("input")))
 
     def _call_chunk(self, event: Event) -> None:
         identity = self._shorthand_id(event, "toolCallId")
@@ -226,48 +170,67 @@ class Fold:
         self._call_arguments({**event, "toolCallId": identity})
 
     def _call_result(self, event: Event) -> None:
-        identity, content = _text(event, "toolCallId"), event.get("content")
+        identity, content = _text(event, "toolCallId"), kept(event.get("content"))
         part = result_part(identity, content, failed=_tanstack(event).get("state") == "output-error")
         if identity not in self._calls:
-            self._current(_text(event, "messageId") or identity).parts.append(part)
+            self._messages.add_fixed(self._current(_text(event, "messageId") or identity), part)
             return
         owner, call = self._calls[identity]
-        call.end()
+        self._messages.grow(call, call.end())
         call.state, call.more["output"] = part["state"], result_output(content)
+        self._messages.grow(call, measure(content))
         if call.result is None:
-            owner.parts.append(part)
-            call.result = part
+            call.result = self._messages.add_fixed(owner, part)
         else:
-            call.result |= part
+            call.result.value |= part
 
     # --- the run ----------------------------------------------------------------------------------------------
 
-    def _segment_end(self, _event: Event) -> None:
+    def _segment_start(self, _event: Event) -> None:
+        self.interrupts = []
+
+    def _segment_end(self, event: Event) -> None:
         self._provisional = None
         self._shorthand.clear()
-        for call in self._unended.values():
-            call.end()
-        self._unended.clear()
+        unended, self._unended = self._unended, {}
+        for call in unended.values():
+            self._messages.grow(call, call.end())
+        outcome = event.get("outcome")
+        asked = outcome.get("interrupts") if isinstance(outcome, dict) and outcome.get("type") == "interrupt" else None
+        asked = asked if isinstance(asked, list) and kept(asked) is asked else []
+        self.interrupts = [each for each in asked if isinstance(each, dict)]
+
+    def _custom(self, event: Event) -> None:
+        if _text(event, "name").endswith(".session-id"):
+            value = event.get("value")
+            self.session = kept(_text(value, "sessionId")) if isinstance(value, dict) else self.session
 
     def _snapshot(self, event: Event) -> None:
         """Replace all messages by those that the agent states."""
         given = event.get("messages")
-        self._order, self._messages = [], {}
+        self._messages = Messages(self._forget)
         self._calls, self._unended, self._thoughts = {}, {}, {}
         self._provisional = self._latest = None
+        stated_ids = set()
         for stated in from_agui(given if isinstance(given, list) else [], "snapshot"):
             growing = self._named(stated["id"], stated["role"])
             growing.name = stated.get("name", growing.name)
-            growing.parts += [self._again(growing, part) for part in stated["parts"]]
-        self.from_snapshot = set(self._messages)
+            stated_ids.add(stated["id"])
+            for part in stated["parts"]:
+                self._messages.add(growing, self._again(growing, part))
+        self.from_snapshot = stated_ids & self._messages.by_id.keys()
 
-    def _again(self, owner: _Growing, part: Part) -> _Words | _Call | Part:
+    def _again(self, owner: GrowingMessage, part: Part) -> Growing:
         if part["type"] in {"text", "thinking"}:
-            return _Words(part["type"], [part["content"]])
+            words = Words(part["type"])
+            words.size += words.text.add(part["content"])
+            return words
         if part["type"] != "tool-call":
-            return part
-        more: Part = {key: part[key] for key in ("input", "output") if key in part}
-        call = _Call(part["id"], part["name"], [part["arguments"]], part["state"], more)
+            value = {key: kept(each) for key, each in part.items()}
+            return Fixed(value, measure(value))
+        more: Part = {key: kept(part[key]) for key in ("input", "output") if key in part}
+        call = Call(part["id"], part["name"], state=part["state"], more=more)
+        call.size += call.text.add(part["arguments"]) + measure(more)
         self._calls[call.id] = owner, call
         return call
 
@@ -290,7 +253,9 @@ class Fold:
         "TOOL_CALL_END": _call_end,
         "TOOL_CALL_CHUNK": _call_chunk,
         "TOOL_CALL_RESULT": _call_result,
+        "RUN_STARTED": _segment_start,
         "RUN_FINISHED": _segment_end,
         "RUN_ERROR": _segment_end,
         "MESSAGES_SNAPSHOT": _snapshot,
+        "CUSTOM": _custom,
     }

@@ -91,7 +91,8 @@ class Finish(Struct, frozen=True, kw_only=True, tag=True):
     """End the run: `batch` holds closers and the terminal chunk, and is the log's last (P9).
 
     If a cancel is recorded, only `aborted` can be stored: the answer is then `MustAbort` and the driver builds its
-    ending again. `stderr` is the tail of the agent's stderr, at most 64 KiB."""
+    ending again. `stderr` is the tail of the agent's stderr, at most 64 KiB. `transcript` is the whole log's, this
+    batch included (`core/transcript.py`); the shard adds it, since it has the log. None: what is stored stays."""
 
     batch: Batch
     status: Status
@@ -101,6 +102,7 @@ class Finish(Struct, frozen=True, kw_only=True, tag=True):
     usage: dict[str, object] | None = None
     stderr: bytes = b""
     destroy_pending: bool = True
+    transcript: bytes | None = None
 
     @property
     def run_id(self) -> str:

@@ -1,4 +1,4 @@
-"""A thread's messages: what each run's input added, then what its log says, oldest run first.
+"""A thread's messages: what each run's input added, then what its transcript says, oldest run first.
 
 This is what a client gets that hydrates, and, in AG-UI form (`to_agui`), what the next run's agent is told.
 """
@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from runtime.core.fold import Fold
 from runtime.core.messages import Message, from_agui
+from runtime.core.transcript import Transcript
 
 
 class ThreadRun(NamedTuple):
-    """One run of a thread: the `messages` of its input (AG-UI) and the chunks of its log so far."""
+    """One run of a thread: the `messages` of its input (AG-UI) and what it has said so far."""
 
     run_id: str
     messages: Iterable[Any]
-    chunks: Iterable[bytes]
+    said: Transcript
 
 
 def thread_messages(runs: Iterable[ThreadRun]) -> list[Message]:
@@ -26,10 +26,9 @@ def thread_messages(runs: Iterable[ThreadRun]) -> list[Message]:
     for run in runs:
         for message in _added(thread, from_agui(run.messages, f"{run.run_id}-input")):
             _put(thread, message, run.run_id)
-        folding = Fold()
-        folding.feed(run.chunks)
-        for message in folding.messages():
-            if message["id"] in folding.from_snapshot:
+        stated = frozenset(run.said.stated)
+        for message in run.said.messages:
+            if message["id"] in stated:
                 thread[message["id"]] = message
             else:
                 _put(thread, message, run.run_id)

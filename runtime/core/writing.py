@@ -107,6 +107,7 @@ def finish(view: View, op: Finish, now_ms: int) -> Decision:
         heads=(ended, unqueued) if unqueued else (ended,),
         batch=op.batch if op.batch.count else None,
         stderr=None if head.closed and not op.stderr else op.stderr[-STDERR_BYTES:],
+        transcript=op.transcript,
         ended=True,
     )
 

@@ -9,9 +9,10 @@ import logging
 from typing import Any
 
 from runtime.core.batch import Batch
-from runtime.core.ops import Claimed
+from runtime.core.ops import Claimed, Finish
 from runtime.engine.clock import Threads
 from runtime.engine.tails import NoSegments, Segments, Tail
+from runtime.engine.transcribing import with_transcript
 from runtime.errors import StoreError
 from runtime.ports import Sealed, Store
 
@@ -46,6 +47,10 @@ class Cold:
         checkpoint = await self._threads.read(lambda: self._store.read_checkpoint(run_id))
         first = await self.page(run_id, 0 if checkpoint is None else checkpoint.seq)
         return Claimed(head=claimed.head, spec=claimed.spec, batches=first, checkpoint=checkpoint)
+
+    async def with_transcript(self, op: Finish) -> Finish:
+        """Return the finish with its run's transcript (P9)."""
+        return await with_transcript(op, self._store, self._threads)
 
     async def log_up_to(self, run_id: str, next_seq: int) -> list[Batch]:
         """Return the stored batches of positions [0, `next_seq`), and none of what was stored since (P24).

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from runtime.core.record import Head, RunSpec
 from runtime.engine.clock import Threads
 from runtime.ports import RunPage, RunQuery, Store
@@ -38,3 +40,15 @@ class Questions:
     async def stderr(self, run_id: str) -> bytes | None:
         """Return the stored stderr tail."""
         return await self._threads.read(lambda: self._store.read_stderr(run_id))
+
+    async def transcripts(self, run_ids: Sequence[str], max_bytes: int) -> dict[str, bytes]:
+        """Return the stored transcripts of runs, which may be other shards', until `max_bytes` are reached."""
+        found: dict[str, bytes] = {}
+        for run_id in run_ids:
+            stored = await self._threads.read(lambda run_id=run_id: self._store.read_transcript(run_id))  # type: ignore[misc]
+            if stored is not None:
+                found[run_id] = stored
+                max_bytes -= len(stored)
+            if max_bytes <= 0:
+                break
+        return found

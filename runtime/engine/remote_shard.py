@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runtime.core.batch import Batch
@@ -107,6 +107,11 @@ class RemoteShard(ABC):
         """See ports.ShardPort."""
         tail: bytes | None = await self._call("stderr", run_id)
         return tail
+
+    async def transcripts(self, run_ids: Sequence[str], max_bytes: int) -> dict[str, bytes]:
+        """See ports.ShardPort."""
+        found: dict[str, bytes] = await self._call("transcripts", list(run_ids), max_bytes)
+        return found
 
     async def refusals(self, run_id: str) -> list[Refused]:
         """See ports.ShardPort."""

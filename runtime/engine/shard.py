@@ -130,6 +130,8 @@ class Shard(Questions):
 
     async def submit(self, op: Op) -> Outcome:
         """Decide and store one operation; answered when durable. Raises StoreError, ShardSuperseded."""
+        if isinstance(op, Finish):
+            op = await self._cold.with_transcript(op)
         outcome = await self._committer.submit(op)
         if isinstance(outcome, Claimed):
             outcome = await self._cold.with_first_page(outcome)

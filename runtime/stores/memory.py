@@ -98,6 +98,12 @@ class MemoryStore:
         with self._lock:
             return self._tables.stderr.get(run_id)
 
+    def read_transcript(self, run_id: str) -> bytes | None:
+        """Return the transcript stored with the finish, or None."""
+        self._fault("read.before")
+        with self._lock:
+            return self._tables.transcripts.get(run_id)
+
     def list_runs(self, query: RunQuery) -> RunPage:
         """Return one page of runs, newest first. Raises InputInvalid `cursor_invalid`."""
         self._fault("read.before")

@@ -28,6 +28,7 @@ class Tables:
         self.logs: dict[str, list[Batch]] = {}
         self.keys: dict[tuple[str, str], Batch] = {}
         self.stderr: dict[str, bytes] = {}
+        self.transcripts: dict[str, bytes] = {}
         self.checkpoints: dict[str, Checkpoint] = {}
         self.open_runs: dict[str, None] = {}
         self.open_in_thread: dict[Thread, tuple[str, ...]] = {}
@@ -44,6 +45,7 @@ class Transaction:
         self._specs: dict[str, RunSpec] = {}
         self._batches: list[Batch] = []
         self._stderr: dict[str, bytes] = {}
+        self._transcripts: dict[str, bytes] = {}
         self._checkpoints: dict[str, Checkpoint | None] = {}
         self._supervisor: SupervisorRow | None = None
 
@@ -109,6 +111,8 @@ class Transaction:
             self._batches.append(decision.batch)
         if decision.stderr is not None:
             self._stderr[decision.heads[0].run_id] = decision.stderr
+        if decision.transcript is not None:
+            self._transcripts[decision.heads[0].run_id] = decision.transcript
         if decision.checkpoint is not None:
             self._checkpoints[decision.checkpoint.run_id] = decision.checkpoint
         if decision.ended:
@@ -131,6 +135,7 @@ class Transaction:
             if batch.key is not None:
                 tables.keys[batch.run_id, batch.key] = batch
         tables.stderr.update(self._stderr)
+        tables.transcripts.update(self._transcripts)
         for run_id, checkpoint in self._checkpoints.items():
             if checkpoint is None:
                 tables.checkpoints.pop(run_id, None)

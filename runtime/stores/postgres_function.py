@@ -62,7 +62,7 @@ PARAMETERS: Final = (
     ("new_versions", "bigint[]"),
     ("new_heads", "bytea[]"),
     ("new_specs", "bytea[]"),
-    # ... batches, ends of stderr, checkpoints (NULL: none any more), and the supervisor (-1: stays).
+    # ... batches, ends of stderr, transcripts, checkpoints (NULL: none any more), and the supervisor (-1: stays).
     ("batch_runs", "text[]"),
     ("batch_seqs", "bigint[]"),
     ("batch_ns", "bigint[]"),
@@ -74,6 +74,8 @@ PARAMETERS: Final = (
     ("batch_data", "bytea[]"),
     ("stderr_runs", "text[]"),
     ("stderr_tails", "bytea[]"),
+    ("transcript_runs", "text[]"),
+    ("transcripts", "bytea[]"),
     ("mark_runs", "text[]"),
     ("marks", "bytea[]"),
     ("supervisor_epoch", "bigint"),
@@ -181,6 +183,12 @@ BEGIN
         LEFT JOIN outlast.run AS r USING (run_id)
         ON CONFLICT (run) DO UPDATE SET tail = excluded.tail;
     END IF;
+    IF cardinality(transcript_runs) > 0 THEN
+        INSERT INTO outlast.transcript (run, stored)
+        SELECT r.ordinal, t.stored FROM unnest(transcript_runs, transcripts) AS t(run_id, stored)
+        LEFT JOIN outlast.run AS r USING (run_id)
+        ON CONFLICT (run) DO UPDATE SET stored = excluded.stored;
+    END IF;
     IF cardinality(mark_runs) > 0 THEN
         INSERT INTO outlast.checkpoint (run, stored)
         SELECT r.ordinal, m.stored FROM unnest(mark_runs, marks) AS m(run_id, stored)
@@ -197,7 +205,16 @@ BEGIN
 END
 """
 
-# A store of an older schema has an older body: a change here needs a migration that runs this again.
+# A store of an older schema has an older body: a change here needs a migration that runs this again; one of the
+# parameters, `REMOVE` before it, or there would be two functions.
+REMOVE: Final = """DO $body$
+    DECLARE found regprocedure;
+    BEGIN
+        FOR found IN SELECT oid::regprocedure FROM pg_proc
+            WHERE pronamespace = 'outlast'::regnamespace AND proname = 'write_group' LOOP
+            EXECUTE 'DROP FUNCTION ' || found;
+        END LOOP;
+    END $body$"""
 CREATE: Final = (
     "CREATE OR REPLACE FUNCTION outlast.write_group("
     + ", ".join(f"{name} {kind}" for name, kind in PARAMETERS)

@@ -69,6 +69,11 @@ class PostgresReading:
         rows = self._rows(sql.READ_STDERR, (run_id,))
         return bytes(rows[0][0]) if rows else None
 
+    def read_transcript(self, run_id: str) -> bytes | None:
+        """Return the transcript stored with the finish, or None."""
+        rows = self._rows(sql.READ_TRANSCRIPT, (run_id,))
+        return bytes(rows[0][0]) if rows else None
+
     def list_runs(self, query: RunQuery) -> RunPage:
         """Return one page of runs, newest first. Raises InputInvalid `cursor_invalid`."""
         limit = page_limit(query.limit)

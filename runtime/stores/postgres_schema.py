@@ -106,6 +106,15 @@ MIGRATIONS: Final = (
         ),
     ),
     Migration(2, "shards that make runs at once keep the bound on all runs", (postgres_function.CREATE,)),
+    Migration(
+        3,
+        "what ended runs said, kept longer than their logs",
+        (
+            "CREATE TABLE outlast.transcript (run bigint PRIMARY KEY, stored bytea NOT NULL)",
+            postgres_function.REMOVE,
+            postgres_function.CREATE,
+        ),
+    ),
 )
 SCHEMA_VERSION: Final = MIGRATIONS[-1].version
 
@@ -165,6 +174,8 @@ LIST_CHANGED: Final = """SELECT r.head FROM outlast.run AS r
     WHERE r.shard = %s AND NOT r.terminal AND r.version > coalesce(known.version, -1) ORDER BY r.ordinal"""
 LIST_DESTROY_PENDING: Final = "SELECT head FROM outlast.run WHERE shard = %s AND to_destroy ORDER BY ordinal"
 READ_STDERR: Final = "SELECT tail FROM outlast.stderr WHERE run = (SELECT ordinal FROM outlast.run WHERE run_id = %s)"
+READ_TRANSCRIPT: Final = """SELECT stored FROM outlast.transcript
+    WHERE run = (SELECT ordinal FROM outlast.run WHERE run_id = %s)"""
 READ_CHECKPOINT: Final = """SELECT stored FROM outlast.checkpoint
     WHERE run = (SELECT ordinal FROM outlast.run WHERE run_id = %s)"""
 # From the batch that holds a position on, until a bound of bytes is reached.

@@ -47,6 +47,7 @@ class PostgresView:
         self._specs: dict[str, bytes] = {}
         self._batches: list[tuple[Batch, bytes | None]] = []
         self._stderr: dict[str, bytes] = {}
+        self._transcripts: dict[str, bytes] = {}
         self._checkpoints: dict[str, bytes | None] = {}
 
     def prefetch(self, ops: Sequence[Op]) -> None:
@@ -163,6 +164,8 @@ class PostgresView:
             self._batches.append(batch)
         if decision.stderr is not None:
             self._stderr[decision.heads[0].run_id] = decision.stderr
+        if decision.transcript is not None:
+            self._transcripts[decision.heads[0].run_id] = decision.transcript
         if mark is not None:
             self._checkpoints[mark.run_id] = stored_mark
         if decision.ended:
@@ -226,6 +229,8 @@ class PostgresView:
             "batch_data": [batch.data for batch in batches],
             "stderr_runs": list(self._stderr),
             "stderr_tails": list(self._stderr.values()),
+            "transcript_runs": list(self._transcripts),
+            "transcripts": list(self._transcripts.values()),
             "mark_runs": list(self._checkpoints),
             "marks": list(self._checkpoints.values()),
             "supervisor_epoch": -1 if row is None else row.epoch,

@@ -70,6 +70,12 @@ class SqliteReading:
             row = connection.execute(sql.READ_STDERR, (run_id,)).fetchone()
         return None if row is None else bytes(row[0])
 
+    def read_transcript(self, run_id: str) -> bytes | None:
+        """Return the transcript stored with the finish, or None."""
+        with self._reading() as connection:
+            row = connection.execute(sql.READ_TRANSCRIPT, (run_id,)).fetchone()
+        return None if row is None else bytes(row[0])
+
     def list_runs(self, query: RunQuery) -> RunPage:
         """Return one page of runs, newest first. Raises InputInvalid `cursor_invalid`."""
         limit = page_limit(query.limit)

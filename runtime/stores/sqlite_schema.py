@@ -90,6 +90,11 @@ MIGRATIONS: Final = (
         "where a successor may go on, for runs that go on",
         ("CREATE TABLE checkpoint (run INTEGER PRIMARY KEY, data BLOB NOT NULL)",),
     ),
+    Migration(
+        4,
+        "what ended runs said, kept longer than their logs",
+        ("CREATE TABLE transcript (run INTEGER PRIMARY KEY, data BLOB NOT NULL)",),
+    ),
 )
 SCHEMA_VERSION: Final = MIGRATIONS[-1].version
 
@@ -167,6 +172,8 @@ WRITE_MOVED_HEAD: Final = """UPDATE run SET status = ?, terminal = ?, queued = ?
     WHERE ordinal = ?"""
 ADD_BATCH: Final = f"INSERT INTO batch (run, {_BATCH}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 WRITE_STDERR: Final = "INSERT OR REPLACE INTO stderr (run, tail) VALUES (?, ?)"
+# What a run said, with its ending (P9).
+WRITE_TRANSCRIPT: Final = "INSERT OR REPLACE INTO transcript (run, data) VALUES (?, ?)"
 # A run's newest checkpoint (P25), in the transaction of its append; none once it has ended.
 WRITE_CHECKPOINT: Final = "INSERT OR REPLACE INTO checkpoint (run, data) VALUES (?, ?)"
 REMOVE_CHECKPOINT: Final = "DELETE FROM checkpoint WHERE run = ?"
@@ -185,6 +192,7 @@ LIST_UNFINISHED: Final = "SELECT head FROM run WHERE terminal = 0 ORDER BY ordin
 LIST_DESTROY_PENDING: Final = "SELECT head FROM run JOIN destroy_pending ON run = ordinal ORDER BY ordinal"
 READ_CHECKPOINT: Final = "SELECT data FROM checkpoint WHERE run = (SELECT ordinal FROM run WHERE run_id = ?)"
 READ_STDERR: Final = "SELECT tail FROM stderr WHERE run = (SELECT ordinal FROM run WHERE run_id = ?)"
+READ_TRANSCRIPT: Final = "SELECT data FROM transcript WHERE run = (SELECT ordinal FROM run WHERE run_id = ?)"
 # From the batch that begins at or before a position: it may hold positions past it.
 LIST_BATCHES: Final = f"""SELECT {_BATCH} FROM batch
     WHERE run = (SELECT ordinal FROM run WHERE run_id = :run_id) AND seq >= coalesce(

@@ -80,6 +80,9 @@ class SqliteView:
         if decision.stderr is not None:
             ordinal = self._ordinals[decision.heads[0].run_id]
             self._execute(sql.WRITE_STDERR, (ordinal, decision.stderr))
+        if decision.transcript is not None:
+            self.written_bytes += len(decision.transcript)
+            self._execute(sql.WRITE_TRANSCRIPT, (self._ordinals[decision.heads[0].run_id], decision.transcript))
         if decision.checkpoint is not None:
             self._write_checkpoint(decision.checkpoint)
         if decision.ended:

@@ -20,6 +20,7 @@ class DictView:
         self.specs: dict[str, RunSpec] = {}
         self.batches: dict[tuple[str, int], Batch] = {}
         self.tails: dict[str, bytes] = {}
+        self.transcripts: dict[str, bytes] = {}
         self.checkpoints: dict[str, Checkpoint] = {}
         self.supervisor_row = SupervisorRow(epoch=0, claimant="")
 
@@ -82,6 +83,8 @@ class DictView:
             self.batches[place] = decision.batch
         if decision.stderr is not None:
             self.tails[decision.heads[0].run_id] = decision.stderr
+        if decision.transcript is not None:
+            self.transcripts[decision.heads[0].run_id] = decision.transcript
         if decision.checkpoint is not None:
             self.checkpoints[decision.checkpoint.run_id] = decision.checkpoint
         if decision.ended:
@@ -94,13 +97,14 @@ class DictView:
         twin = DictView()
         twin.heads, twin.specs = dict(self.heads), dict(self.specs)
         twin.batches, twin.tails = dict(self.batches), dict(self.tails)
-        twin.checkpoints = dict(self.checkpoints)
+        twin.checkpoints, twin.transcripts = dict(self.checkpoints), dict(self.transcripts)
         twin.supervisor_row = self.supervisor_row
         return twin
 
     def rows(self) -> tuple[object, ...]:
         """Return everything stored."""
-        rows: tuple[dict[Any, Any], ...] = (self.heads, self.specs, self.batches, self.tails, self.checkpoints)
+        kept = self.tails, self.transcripts, self.checkpoints
+        rows: tuple[dict[Any, Any], ...] = (self.heads, self.specs, self.batches, *kept)
         return *(dict(each) for each in rows), self.supervisor_row
 
     def _thread(self, owner: str, thread_id: str) -> list[Head]:

@@ -83,6 +83,7 @@ class Tables:
         self.specs: dict[str, bytes] = {}
         self.batches: dict[str, dict[int, tuple[Any, ...]]] = {}  # by seq, which only grows
         self.stderr: dict[str, bytes] = {}
+        self.transcripts: dict[str, bytes] = {}
         self.marks: dict[str, bytes] = {}
         self.locks: dict[object, Locks] = {}  # by session
         self._statements: dict[str, Callable[[Values], Rows]] = {
@@ -107,6 +108,7 @@ class Tables:
             sql.LIST_CHANGED: self._list_changed,
             sql.LIST_DESTROY_PENDING: lambda values: _heads(row for row in self._of_shard(*values) if row.to_destroy),
             sql.READ_STDERR: lambda values: [(self.stderr[run],) for run in values if run in self.stderr],
+            sql.READ_TRANSCRIPT: lambda values: [(self.transcripts[run],) for run in values if run in self.transcripts],
             sql.READ_CHECKPOINT: lambda values: [(self.marks[run],) for run in values if run in self.marks],
             sql.LIST_BATCHES: self._list_batches,
             sql.COUNT_RUNS: lambda _: [(len(self.runs),)],
@@ -330,6 +332,7 @@ def write_rows(tables: Tables, group: Mapping[str, Any]) -> None:
     for run_id, seq, *rest in _columns(group, "batch_runs", *(f"batch_{part}" for part in parts)):
         tables.batches.setdefault(run_id, {})[seq] = (seq, *rest)
     tables.stderr.update(_columns(group, "stderr_runs", "stderr_tails"))
+    tables.transcripts.update(_columns(group, "transcript_runs", "transcripts"))
     for run_id, mark in _columns(group, "mark_runs", "marks"):
         if mark is None:
             tables.marks.pop(run_id, None)

@@ -32,6 +32,7 @@ from runtime.ports import Pulse, Store
 from runtime.settings import Settings
 from runtime.testing.sim_loop import SimLoop
 from runtime.testing.sim_resuming import CheckpointCheck
+from runtime.testing.sim_telling import TranscriptCheck
 from runtime.testing.sim_world import World
 
 MAX_BREACHES = 20
@@ -71,6 +72,7 @@ class Checker:
         self._refused: set[tuple[str, str]] = set()
         self._answered: dict[tuple[str, str], float] = {}
         self._checkpoints = CheckpointCheck(store, world, self.breach)
+        self._transcripts = TranscriptCheck(store, self.breach)
 
     def write(self, text: str) -> None:
         """Write one line of the trace."""
@@ -95,7 +97,9 @@ class Checker:
             self.write(f"log:{shard} {shard_epoch}: {_brief(op)} -> {_brief(outcome)}")
             self._decided(op, outcome)
             self._checkpoints.decided(op, outcome)
+            self._transcripts.decided(op, outcome)
         self._checkpoints.committed()
+        self._transcripts.committed()
 
     def _decided(self, op: Op, outcome: Outcome) -> None:
         match outcome:

@@ -229,6 +229,11 @@ class WatchedStore:
         self._trouble.strike(self._trouble.reading)
         return self.inner.read_stderr(run_id)
 
+    def read_transcript(self, run_id: str) -> bytes | None:
+        """See ports.Store."""
+        self._trouble.strike(self._trouble.reading)
+        return self.inner.read_transcript(run_id)
+
     def list_runs(self, query: RunQuery) -> RunPage:
         """See ports.Store."""
         self._trouble.strike(self._trouble.reading)

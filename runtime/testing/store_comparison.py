@@ -31,6 +31,7 @@ def compare(store: Store, model: StoreModel) -> None:
         assert [piece for batch in batches for piece in batch.chunks()] == run.chunks
         assert [batch.epoch for batch in batches] == [batch["epoch"] for batch in run.stored]
         assert store.read_stderr(run.run_id) == run.stderr
+        assert store.read_transcript(run.run_id) == run.transcript
         found = store.read_checkpoint(run.run_id)
         seen = found and {"epoch": found.epoch, "seq": found.seq, "state": found.translator}
         assert seen == run.checkpoint

@@ -31,9 +31,20 @@ from runtime.testing.store_cases.intending import IntentCases
 from runtime.testing.store_cases.reading import ReadCases
 from runtime.testing.store_cases.shard_driver import ShardDriver
 from runtime.testing.store_cases.sharing import ShardCases
+from runtime.testing.store_cases.transcribing import TranscriptCases
 
 
-class StoreKit(CreateCases, ClaimCases, AppendCases, CheckpointCases, FinishCases, IntentCases, ShardCases, ReadCases):
+class StoreKit(
+    CreateCases,
+    ClaimCases,
+    AppendCases,
+    CheckpointCases,
+    FinishCases,
+    TranscriptCases,
+    IntentCases,
+    ShardCases,
+    ReadCases,
+):
     """All cases. Subclass it with `make_store`, `raw_log` and `raw_status`."""
 
     @pytest.fixture

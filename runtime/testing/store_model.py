@@ -40,6 +40,7 @@ class ModelRun:
     attempts: int = 0
     idle_claims: int = 0  # since something was stored
     stderr: bytes | None = None
+    transcript: bytes | None = None
     checkpoint: Facts | None = None  # epoch, seq, state
 
     def holds_thread(self) -> bool:
@@ -149,7 +150,14 @@ class StoreModel:
         return "Appended", {"repeat": False, "seq": seq, "next_seq": len(run.chunks)}
 
     def finish(
-        self, run_id: str, epoch: int, seq: int, chunks: list[bytes], status: str, stderr: bytes
+        self,
+        run_id: str,
+        epoch: int,
+        seq: int,
+        chunks: list[bytes],
+        status: str,
+        stderr: bytes,
+        transcript: bytes | None = None,
     ) -> tuple[str, Facts]:
         """Answer a finish."""
         run = self.runs.get(run_id)
@@ -178,13 +186,15 @@ class StoreModel:
             or (run.queued and status == "interrupted")
         ):
             return "IllegalMove", {}
-        return "Finished", {"repeat": False, "unqueued": self._end(run, ending, stderr)}
+        return "Finished", {"repeat": False, "unqueued": self._end(run, ending, stderr, transcript)}
 
-    def _end(self, run: ModelRun, ending: Facts, stderr: bytes) -> str | None:
+    def _end(self, run: ModelRun, ending: Facts, stderr: bytes, transcript: bytes | None) -> str | None:
         if ending["chunks"]:
             self._store(run, ending["seq"], ending["epoch"], {"key": None, "chunks": ending["chunks"], "band": "live"})
         if stderr or run.stderr is None:
             run.stderr = stderr
+        if transcript is not None:
+            run.transcript = transcript
         run.checkpoint = None
         had_thread = run.holds_thread()
         run.status, run.closed, run.queued, run.ending = ending["status"], True, False, ending

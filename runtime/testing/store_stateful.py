@@ -187,17 +187,20 @@ class StoreMachine(RuleBasedStateMachine):
         place=NEAR,
         status=st.sampled_from(Status),
         empty=st.booleans(),
-        stderr=st.binary(max_size=3),
+        tails=st.tuples(st.binary(max_size=3), st.sampled_from([None, b"", b"{}"])),
     )
-    def finish(self, pick: int, off: int, place: int, status: Status, empty: bool, stderr: bytes) -> None:
+    def finish(
+        self, pick: int, off: int, place: int, status: Status, empty: bool, tails: tuple[bytes, bytes | None]
+    ) -> None:
         """Finish, or try to."""
         run_id = self._picked(pick)
         epoch, seq = max(0, self._epoch(run_id) + off), max(0, self._length(run_id) + place)
         run = self.model.runs.get(run_id)
         chunks = [] if empty and run is not None and run.closed else [chunk.run_finished(run_id, "t")]
-        expected = self.model.finish(run_id, epoch, seq, chunks, status.value, stderr)
+        stderr, said = tails
+        expected = self.model.finish(run_id, epoch, seq, chunks, status.value, stderr, said)
         batch = _batch(run_id, seq, epoch, chunks, Band.LIVE, None)
-        self._ask(Finish(batch=batch, status=status, stderr=stderr), expected)
+        self._ask(Finish(batch=batch, status=status, stderr=stderr, transcript=said), expected)
 
     @rule(pick=PICKS)
     def finish_again(self, pick: int) -> None:

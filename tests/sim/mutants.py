@@ -15,17 +15,20 @@ from runtime.core.align import BandAligner
 from runtime.core.batch import Band, Batch
 from runtime.core.checkpoint import Checkpoint
 from runtime.core.decision import Decision, View
+from runtime.core.fold import Fold
 from runtime.core.ops import Append, Assign, ClaimRun, Finish, MustAbort, Op, Outcome, Refusal, RequestCancel
 from runtime.core.record import CancelReason, Head
-from runtime.engine import resuming
+from runtime.core.transcript import encode, of_fold
+from runtime.engine import resuming, transcribing
 from runtime.engine.appending import Appender
 from runtime.engine.authority import Authority, Orders
 from runtime.engine.checkpointing import Mark, Marker
+from runtime.engine.cold import Cold
 from runtime.engine.concluding import Conclusion
 from runtime.engine.returning import Orphans
 from runtime.engine.shard import Shard
 from runtime.engine.watchlist import Watchlist
-from runtime.ports import SandboxProvider
+from runtime.ports import SandboxProvider, Store
 from runtime.stores import memory
 from runtime.stores.memory import MemoryStore
 from runtime.stores.memory_tables import Transaction
@@ -34,6 +37,31 @@ from runtime.testing import postgres_tables
 from runtime.testing.sim_world import Box
 
 Patch = pytest.MonkeyPatch
+
+
+def transcribe_without_the_ending(patch: Patch) -> None:
+    """A transcript tells the log as it was before the finish."""
+    patch.setattr(transcribing, "_close", lambda folding, _last: encode(of_fold(folding)))
+
+
+def transcribe_one_page(patch: Patch) -> None:
+    """A transcript tells what one reading of the store brings."""
+
+    def feed(folding: Fold, store: Store, run_id: str, after: int, end: int) -> int:
+        batches = [batch for batch in store.read_batches(run_id, after, 1 << 20) if batch.seq < end]
+        transcribing._feed(folding, batches)
+        return end if batches else after
+
+    patch.setattr(transcribing, "_feed_page", feed)
+
+
+def end_a_run_without_its_transcript(patch: Patch) -> None:
+    """A finish is stored as its driver sent it."""
+
+    async def plain(_self: Cold, op: Finish) -> Finish:
+        return op
+
+    patch.setattr(Cold, "with_transcript", plain)
 
 
 def drop_the_epoch_check(patch: Patch) -> None:

@@ -7,7 +7,10 @@ import asyncio
 import pytest
 from unit.engine.stage import RUN, Stage, append, claim, create, finish, started
 
+from runtime.core import chunk
+from runtime.core.batch import Band, Batch
 from runtime.core.ops import (
+    Append,
     Claimed,
     Created,
     Finished,
@@ -15,6 +18,7 @@ from runtime.core.ops import (
     RequestHandover,
 )
 from runtime.core.record import CancelReason, OnDisconnect
+from runtime.core.transcript import decode
 from runtime.engine.claimed_log import pages
 from runtime.errors import RunNotFound
 from runtime.ports import Pulse
@@ -250,3 +254,33 @@ def test_a_disconnect_cancels_only_what_was_started_so(on_disconnect: OnDisconne
         assert stage.head().cancel_reason is (CancelReason.DISCONNECT if stage.head().cancel_requested else None)
 
     play(1, acts())
+
+
+# --- transcripts ---
+
+
+def test_a_finish_stores_the_transcript_of_the_whole_log_read_in_pieces() -> None:
+    async def acts() -> None:
+        shard = await started(Stage())
+        for at in range(1, 60):
+            data = chunk.encode({"type": "TEXT_MESSAGE_CONTENT", "messageId": "m", "delta": f"{at} "})
+            one = Batch(run_id=RUN, seq=at, count=1, epoch=1, band=Band.LIVE, data=data)
+            await shard.submit(Append(batch=one))
+        assert await shard.transcripts([RUN, "nobody"], 100) == {}
+        assert isinstance(await shard.submit(finish(60)), Finished)
+        told = decode((await shard.transcripts(["nobody", RUN], 100))[RUN])
+        assert told.messages[0]["parts"] == [{"type": "text", "content": "".join(f"{at} " for at in range(1, 60))}]
+
+    play(1, acts())
+
+
+def test_a_run_whose_log_cannot_be_folded_still_ends(caplog: pytest.LogCaptureFixture) -> None:
+    async def acts() -> None:
+        shard = await started(Stage())
+        odd = Batch(run_id=RUN, seq=1, count=1, epoch=1, band=Band.LIVE, data=b"[]")
+        await shard.submit(Append(batch=odd))
+        assert isinstance(await shard.submit(finish(2)), Finished)
+        assert await shard.transcripts([RUN], 100) == {}
+
+    play(1, acts())
+    assert "has no transcript" in caplog.text

@@ -350,7 +350,7 @@ async def test_everything_lies_below_the_route_prefix() -> None:
             assert (await fetch(mounted, "GET", path)).status == status
 
 
-async def test_hydrating_folds_a_bounded_part_of_a_long_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hydrating_tells_a_bounded_part_of_a_long_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as w:
         for number in range(3):
             await begun(w, f"r-{number}", json_body=chat_body(text=f"say {number}"))
@@ -363,7 +363,7 @@ async def test_hydrating_folds_a_bounded_part_of_a_long_thread(monkeypatch: pyte
                 chunk.encode({"type": "TEXT_MESSAGE_CONTENT", "messageId": f"m-{number}", "delta": "x" * 1000})
             )
             await driver.finish()
-        monkeypatch.setattr("serve_app.threads.FOLD_BYTES", 3000)
+        monkeypatch.setattr("serve_app.threads.TOLD_BYTES", 2000)
         state = (await fetch(w.app, "GET", "/api/chat", query={"threadId": "t-1"})).json()
     roles = [message["role"] for message in state["messages"]]
     assert roles == ["user", "user", "assistant", "user", "assistant"]
