@@ -18,6 +18,7 @@ import httpx
 import pytest
 from instance import OUTLAST, Instance
 from node_cluster import NodeCluster, RayNode
+from processes import pause, resume
 from shell_runs import numbered, unique
 from waiting import wait_until
 from watching import Watch, check_whole
@@ -161,8 +162,10 @@ def test_a_worker_that_outlives_its_raylet_is_refused(guest: Instance, two: list
     assert claims[0]["end"] == "superseded"
 
 
-def test_the_supervisor_of_a_node_that_dies_is_made_elsewhere(guest: Instance, two: list[RayNode]) -> None:
-    _move_supervisor(guest, two[0])
+def test_the_supervisor_of_a_node_that_dies_is_made_elsewhere(
+    cluster: NodeCluster, guest: Instance, two: list[RayNode]
+) -> None:
+    _move_supervisor(cluster, guest, two[0])
     runs = _begin(guest, 3)
     with Watch(guest, next(iter(runs))) as watch:
         watch.until_lines(PAUSE_AT)
@@ -183,11 +186,20 @@ def _supervisor_node(guest: Instance) -> str | None:
     return next((actor["nodeId"] for actor in actors if actor["name"] == "supervisor"), None)
 
 
-def _move_supervisor(guest: Instance, node: RayNode) -> None:
-    """Have the supervisor made on that node."""
+def _move_supervisor(cluster: NodeCluster, guest: Instance, node: RayNode) -> None:
+    """Have the supervisor made on that node. A gateway replica that lives hears at once that its supervisor is gone,
+    and makes another on its own node (P6): none runs meanwhile."""
     program = Path(__file__).parents[1] / "move_supervisor.py"
     command = [sys.executable, str(program), guest.info.ray_address, node.node_id]
-    subprocess.run(command, env={**guest.env, "RAY_AUTH_MODE": "disabled"}, cwd="/", check=True, timeout=60)
+    replicas = [replica for place in cluster.nodes for replica in place.processes("ray::ServeReplica")]
+    assert replicas, "a gateway replica that could make a supervisor"
+    for replica in replicas:
+        pause(replica)
+    try:
+        subprocess.run(command, env={**guest.env, "RAY_AUTH_MODE": "disabled"}, cwd="/", check=True, timeout=60)
+    finally:
+        for replica in replicas:
+            resume(replica)
     wait_until(lambda: _supervisor_node(guest) == node.node_id, "the supervisor on that node", 30.0)
 
 
