@@ -1,12 +1,14 @@
 """What Ray Serve starts as `haproxy`: HAProxy itself, with a configuration that clients can live with.
 
-Serve renders HAProxy's configuration from a template of its own. Four things in it have no setting, and each would
+Serve renders HAProxy's configuration from a template of its own. Five things in it have no setting, and each would
 break a promise:
 
     it lives on     when the process that started it dies, HAProxy keeps the port, and answers for nobody: it asks the
                     kernel to be killed then (the same parent starts every reload, so they are covered too)
     it answers      404 before the application is there, 500 without a replica. A client that re-joins takes either
                     for the last word (design 8): the connection is closed instead, and the client comes back
+    it passes on    what a replica says that is being ended: its HTTP server fills in 500 for a request that was given
+                    up. Who comes back to a run is not told so, as in `proxy_guard.py`: the connection is closed
     it listens      for statistics on every address: on loopback instead (design 9)
     it is open      its admin socket may be used by everybody: by its owner only
 
@@ -30,6 +32,21 @@ NOT_FOUND = re.compile(r"^(backend default_backend\n\s*)http-request return stat
 ERROR_FILE = re.compile(r"^(\s*errorfile 50[234]) .*$", re.MULTILINE)
 EVERY_ADDRESS = re.compile(r"^(\s*bind )\*?:(?=\d)", re.MULTILINE)
 EVERYBODY = re.compile(r"^(\s*stats socket .*) mode 666 ", re.MULTILINE)
+FRONTEND = re.compile(r"^frontend http_frontend\n(?!    # who comes back)", re.MULTILINE)
+# The same as `_comes_back` and `_of_the_proxy` in proxy_guard.py. A denial has the error file of its status: none.
+COMES_BACK = """\
+    # who comes back to a run
+    acl outlast_chat path_end /api/chat /api/chat/ndjson
+    acl outlast_names_run req.hdr(x-run-id) -m found
+    acl outlast_names_run url_param(runId) -m found
+    acl outlast_has_seen req.hdr(last-event-id) -m found
+    http-request set-var(txn.outlast_back) bool(true) if METH_GET outlast_chat outlast_names_run
+    http-request set-var(txn.outlast_back) bool(true) if METH_POST outlast_chat outlast_has_seen
+    acl outlast_back var(txn.outlast_back) -m bool
+    acl outlast_json res.hdr(content-type) application/json
+    http-response deny deny_status 502 if outlast_back { status ge 500 }
+    http-response deny deny_status 502 if outlast_back { status 404 } !outlast_json
+"""
 
 
 def adapted(config: str) -> str:
@@ -37,6 +54,8 @@ def adapted(config: str) -> str:
     if not APPLICATION.search(config):
         config = NOT_FOUND.sub(r"\1http-request reject", config)
     config = ERROR_FILE.sub(r"\1 /dev/null", config)  # an empty answer: the connection is closed
+    if ERROR_FILE.search(config):  # without one, a denial would be told
+        config = FRONTEND.sub(lambda found: found[0] + COMES_BACK, config)
     config = EVERY_ADDRESS.sub(r"\g<1>127.0.0.1:", config)
     return EVERYBODY.sub(r"\1 mode 600 ", config)
 

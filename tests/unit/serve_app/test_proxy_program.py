@@ -13,7 +13,7 @@ import pytest
 from ray.serve._private import haproxy_templates
 from waiting import wait_until
 
-from serve_app.proxy_program import adapted, write_program
+from serve_app.proxy_program import COMES_BACK, adapted, write_program
 
 BEFORE = """global
     stats socket /tmp/x/admin.sock mode 666 level admin expose-fd listeners
@@ -29,7 +29,7 @@ frontend http_frontend
 backend default_backend
     http-request return status 404 content-type text/plain lf-string "Path '%[path]' not found."
 """
-AFTER = """global
+AFTER = f"""global
     stats socket /tmp/x/admin.sock mode 600 level admin expose-fd listeners
 defaults
     errorfile 502 /dev/null
@@ -38,7 +38,7 @@ defaults
 frontend prometheus
     bind 127.0.0.1:9101
 frontend http_frontend
-    bind 127.0.0.1:8000
+{COMES_BACK}    bind 127.0.0.1:8000
     default_backend default_backend
 backend default_backend
     http-request reject
@@ -69,6 +69,7 @@ def test_adapting_twice_changes_nothing_more() -> None:
         "errorfile 502 ",
         "errorfile 503 ",
         "errorfile 504 ",
+        "\nfrontend http_frontend\n",
         "    bind :{{ config.metrics_port }}",
         "  bind *:{{ config.stats_port }}",
         "backend default_backend\n    http-request return status 404 ",
