@@ -228,7 +228,8 @@ def check_both(trial: Trial, other: Trial, *, cancelled: bool) -> None:
 
 def stored_batches(instance: Instance, run: str) -> list[tuple[int, int, int, bytes]]:
     """Return (seq, count, epoch, data) of each stored batch, read from the store itself past everything of ours."""
-    url = instance.env.get("OUTLAST_STORE", "")
+    store = instance.env.get("OUTLAST_STORE", "sqlite")
+    url = "" if store == "sqlite" else store
     connection = psycopg.connect(url) if url else connect_reader(instance.data_dir / "outlast.sqlite", 5000)
     tables, place = ("outlast.batch JOIN outlast.run", "%s") if url else ("batch JOIN run", "?")
     query = (

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import postgres_server
 import pytest
 from freezing import Stops
 from instance import Instance
+from postgres_server import PostgresServer
 
 from actors import ray_access
 from actors.cluster import RayCluster
@@ -44,16 +46,31 @@ def cluster(instance: Instance, ray_driver: Any) -> RayCluster:
     return RayCluster(load(instance.env), deployment)
 
 
+@pytest.fixture(scope="session", params=["sqlite", pytest.param("postgres", marks=pytest.mark.long)])
+def frozen_store(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Yield what OUTLAST_STORE of `frozen` is; every test of it is made on each store."""
+    if request.param == "sqlite":
+        yield "sqlite"
+        return
+    if postgres_server.programs() is None:
+        pytest.skip("PostgreSQL's server is not installed")  # as lane `postgres`, which says how to get it
+    server = PostgresServer()
+    yield server.url
+    server.close()
+
+
 @pytest.fixture(scope="session")
-def stops(tmp_path_factory: pytest.TempPathFactory) -> Stops:
+def stops(tmp_path_factory: pytest.TempPathFactory, frozen_store: str) -> Stops:
     """Return where the parts of `frozen` are told to stop."""
+    del frozen_store  # each store's instance has orders of its own
     return Stops(tmp_path_factory.mktemp("frozen") / "stops")
 
 
 @pytest.fixture(scope="session")
-def frozen_instance(tmp_path_factory: pytest.TempPathFactory, stops: Stops) -> Iterator[Instance]:
+def frozen_instance(tmp_path_factory: pytest.TempPathFactory, frozen_store: str, stops: Stops) -> Iterator[Instance]:
     settings = {
         **stops.settings,
+        "OUTLAST_STORE": frozen_store,
         "OUTLAST_LEASE_TTL_S": "1",
         "OUTLAST_START_TTL_S": "2",
         "OUTLAST_REAP_INTERVAL_S": "1",

@@ -47,6 +47,8 @@ STORED = [
     for operation in OPERATIONS
     for when in ("before", "after")
 ]
+# On PostgreSQL a shard's steps are those of `tests/postgres/test_frozen_client.py`.
+on_sqlite = pytest.mark.parametrize("frozen_store", ["sqlite"], indirect=True)
 INSIDE = [pytest.param(operation, marks=() if operation == "finish" else pytest.mark.long) for operation in OPERATIONS]
 
 
@@ -146,6 +148,7 @@ def test_a_sweep_frozen_at_a_sandbox_does_no_harm_to_the_next_one_of_its_thread(
         assert ended.ending() == before
 
 
+@on_sqlite
 @pytest.mark.parametrize("step", STORED)
 def test_a_shard_frozen_around_a_commit_writes_nothing_when_it_goes_on(
     frozen: Instance, stops: Stops, tmp_path: Path, step: str
@@ -158,6 +161,7 @@ def test_a_shard_frozen_around_a_commit_writes_nothing_when_it_goes_on(
         check_both(trial, other, cancelled=step.startswith("cancel"))
 
 
+@on_sqlite
 @pytest.mark.parametrize("operation", INSIDE)
 def test_a_shard_frozen_inside_a_transaction_is_killed_and_its_transaction_did_not_happen(
     frozen: Instance, stops: Stops, tmp_path: Path, operation: str
