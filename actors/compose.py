@@ -28,6 +28,7 @@ HARNESSES = {
 }
 LOCAL_PROVIDER = "runtime.sandboxes.local:LocalProvider"
 LOCAL_RESULTS = "runtime.sandboxes.local_results:LocalResults"
+DOCKER_RESULTS = "runtime.sandboxes.docker_results:DockerResults"
 DOCKER_PROVIDER = "runtime.sandboxes.docker:DockerProvider"
 BUILT_IN_PROVIDERS = ("docker", "local")
 # What a run actor imports before it can claim: 80 ms of a takeover on a busy machine, unless its worker had it before.
@@ -153,6 +154,9 @@ def results(settings: Settings, deployment: str, provider: str) -> Results:
         root = settings.data_path
         local: Results = load_attribute(LOCAL_RESULTS, "sandbox")(root / "workspaces", root / "baselines")
         return local
+    if provider == "docker" and provider not in named_paths(settings, "providers"):
+        docker: Results = load_attribute(DOCKER_RESULTS, "sandbox")(_make_docker(settings, deployment))
+        return docker
     made: object = providers(settings, deployment).get(provider)
     if isinstance(made, Results):
         return made

@@ -27,17 +27,18 @@ import sys
 import time
 from contextlib import suppress
 
-from runtime.sandboxes import recorder
-from runtime.sandboxes.isolated import IsolatedRecorder, end_agents
+from runtime.sandboxes import baseline, recorder
+from runtime.sandboxes.isolated import IsolatedRecorder, become_agent, end_agents
 from runtime.sandboxes.recorder import read_stat, to_json
 
 TYPE_CHECKING = False  # as in `recorder.py`
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
+    from typing import Any, BinaryIO, NoReturn
 
     Facts = dict[str, Any]
 
 JOURNAL_FOLDER = "/.outlast/journal"
+BASELINES = "/.outlast/baselines"
 JOURNAL = f"{JOURNAL_FOLDER}/journal"
 HOME = "/home/agent"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # where the image names none
@@ -190,6 +191,8 @@ class Attendant:
         """Fork a recorder, and say what it says. `absent` cannot be: a container has its journal's volume."""
         os.chmod(JOURNAL_FOLDER, 0o700)
         job = request["job"]
+        if self._journal.launch() is None and os.path.ismount(BASELINES):  # not in a container of an older version
+            baseline.take(job["cwd"], BASELINES, request["run"], write_as_agent)
         job["journal"] = JOURNAL
         job["env"] = {"PATH": os.environ.get("PATH", PATH), "HOME": HOME, **job["env"]}
         reply, told = os.pipe()
@@ -302,6 +305,27 @@ class Watch:
         if self._pidfd in ready:
             os.close(self._pidfd)
             self._pidfd = -1
+
+
+def write_as_agent(workspace: str, out: BinaryIO, before: baseline.Baseline | None) -> None:
+    """Write a baseline: only the agent's user may read all of its files. Raises OSError."""
+    pipe, told = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(pipe)
+            become_agent()
+            with open(told, "wb") as file:
+                baseline.write(workspace, file, before)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    os.close(told)
+    with open(pipe, "rb") as file:
+        while piece := file.read(PIECE_BYTES):
+            out.write(piece)
+    if os.waitpid(pid, 0)[1]:
+        raise OSError("it could not be taken")
 
 
 def record(job: Facts, told: int) -> NoReturn:

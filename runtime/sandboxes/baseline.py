@@ -52,6 +52,14 @@ class TooMuch(Exception):
     """The workspace is over a bound, which the message names."""
 
 
+class Gone(Exception):
+    """What is asked for is not there (any more): `code` says what, as `runtime.core.result.WorkspaceGone` has them."""
+
+    def __init__(self, message: str, code: str = "workspace_gone") -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class Entry:
     """One file, folder or link. `read` returns a text file's content; None for what is no text, too large or gone."""
 

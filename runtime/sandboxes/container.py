@@ -76,7 +76,7 @@ class DockerSandbox:
             "maxLogBytes": spec.max_log_bytes,
             "sandbox": self.key,
         }
-        said = (await self._ask("launch", job=job))[0]["said"]
+        said = (await self._ask("launch", job=job, run=self.key.rpartition("/")[2]))[0]["said"]
         if said != "launched":
             raise LaunchFailed(f"The agent could not be launched: {said.removeprefix('failed ') or 'no word of it'}.")
 

@@ -31,13 +31,20 @@ LOADER = f"{FOLDER}/ld.so"
 VERSION = f"python{sys.version_info[0]}.{sys.version_info[1]}"
 # What a container runs of ours, by their places in the package. `__init__` of both packages is but a docstring.
 OWN = ("__init__", "sandboxes/__init__", "sandboxes/attendant", "sandboxes/command", "sandboxes/commanded")
-OWN_TOO = ("sandboxes/isolated", "sandboxes/recorder")
+OWN_TOO = (
+    "sandboxes/isolated",
+    "sandboxes/recorder",
+    "sandboxes/baseline",
+    "sandboxes/diffing",
+    "sandboxes/result_sender",
+    "sandboxes/results",
+)
 PACKAGE = Path(__file__).resolve().parents[1]
 LOOK = """
 import json, sys
 sys.path.append(sys.argv[1])
 import encodings.ascii, encodings.latin_1, encodings.utf_8
-import runtime.sandboxes.attendant, runtime.sandboxes.commanded
+import runtime.sandboxes.attendant, runtime.sandboxes.commanded, runtime.sandboxes.result_sender
 files = {name: module.__file__ for name, module in sys.modules.items() if getattr(module, "__file__", None)}
 mapped = {line.split(None, 5)[5].strip() for line in open("/proc/self/maps") if "/" in line}
 print(json.dumps({"files": files, "mapped": sorted(mapped)}))
@@ -61,6 +68,11 @@ def program(module: str, *arguments: str) -> list[str]:
 def keeper() -> list[str]:
     """Return the command line of what keeps a container up while nothing else runs in it."""
     return [*interpreter(), "-c", "import signal; signal.pause()"]
+
+
+def waiter(within_s: int) -> list[str]:
+    """Return the command line of a keeper that ends by itself."""
+    return [*interpreter(), "-c", f"import signal; signal.alarm({within_s}); signal.pause()"]
 
 
 def interpreter() -> list[str]:

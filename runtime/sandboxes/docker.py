@@ -4,6 +4,7 @@
     volumes     outlast-journal-<digest>    journal, launch and exit records; goes with the sandbox
                 outlast-workspace-<digest>  /workspace: the thread's files, which outlive its sandboxes (P18)
                 outlast-home-<digest>       /home/agent: the thread's agent sessions, the same
+                outlast-baselines-<digest>  how the workspace was when runs began (`baseline.py`), root's; the same
                 outlast-python-<digest>     our program and what runs it, read-only (`container_python.py`)
 
 A container has the *workspace's* name, so the engine itself gives a workspace to one sandbox at a time, whoever races
@@ -26,9 +27,10 @@ import tarfile
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from runtime.core.names import folder_name
+from runtime.core.result import WorkspaceGone
 from runtime.core.workspace import WorkspaceSource
 from runtime.errors import LaunchFailed, NoRoom, SandboxLost, SandboxUnreachable, WorkspaceHeld
 from runtime.ports import Capabilities
@@ -106,7 +108,31 @@ class DockerProvider:
                 return []
             raise
 
+    async def read_in(self, key: str, thread_key: str, job: bytes) -> tuple[Any, Callable[[], None]]:
+        """Start `result_sender.py` on the thread's workspace, in a container of its own; return the raw socket to it,
+        and what ends it and blocks. Raises WorkspaceGone, SandboxUnreachable."""
+        return await _blocking(partial(self._read_in, job), key, thread_key)
+
     # --- on OS threads
+
+    def _read_in(self, job: bytes, key: str, thread_key: str) -> tuple[Any, Callable[[], None]]:
+        self._check(key)
+        volumes = self._volumes(key, thread_key)
+        if not self._engine.has_volume(volumes.workspace):
+            raise WorkspaceGone("The workspace's volume is not there any more.")
+        if not self._engine.has_volume(volumes.python):
+            self._fill()
+        name = f"outlast-result-{secrets.token_hex(8)}"
+        made = self._engine.create(name, self._image, hardening.reading(), hardening.reader(volumes))
+        end = partial(self._engine.remove, made)
+        try:
+            self._engine.start(made)
+            raw = self._engine.attach(made, container_python.program("result_sender"), "0:0", hardening.UNSAID)
+            getattr(raw, "_sock", raw).sendall(job)
+        except BaseException:
+            end()
+            raise
+        return raw, end
 
     def _create(self, key: str, thread_key: str) -> DockerSandbox:
         self._check(key)
@@ -148,12 +174,7 @@ class DockerProvider:
         """Make the container, or return one that another driver has made of this key meanwhile."""
         journal = _volume("journal", key)
         self._engine.remove_volume(journal)  # of a container that somebody else has removed
-        volumes = Volumes(
-            python=container_python.volume(),
-            journal=journal,
-            workspace=_volume("workspace", self._deployment, thread_key),
-            home=_volume("home", self._deployment, thread_key),
-        )
+        volumes = self._volumes(key, thread_key)
         if not self._engine.has_volume(volumes.python):
             self._fill()  # one that is there and not whole is found by `_wake`
         config = hardening.config(
@@ -180,6 +201,15 @@ class DockerProvider:
                     "yet."
                 )
             time.sleep(HELD_LOOK_S)
+
+    def _volumes(self, key: str, thread_key: str) -> Volumes:
+        return Volumes(
+            python=container_python.volume(),
+            journal=_volume("journal", key),
+            workspace=_volume("workspace", self._deployment, thread_key),
+            home=_volume("home", self._deployment, thread_key),
+            baselines=_volume("baselines", self._deployment, thread_key),
+        )
 
     def _holder(self, name: str, refusal: Refusal) -> Container | None:
         """Return who has the name that the engine refused; None if it has just gone. Raises LaunchFailed if that is not

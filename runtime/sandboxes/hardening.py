@@ -11,12 +11,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from runtime.core.record import Struct
-from runtime.sandboxes.attendant import HOME, JOURNAL_FOLDER
-from runtime.sandboxes.container_python import FOLDER, keeper
+from runtime.sandboxes.attendant import BASELINES, HOME, JOURNAL_FOLDER
+from runtime.sandboxes.container_python import FOLDER, keeper, waiter
 
 WORKSPACE = "/workspace"
 CAPABILITIES = ["SETUID", "SETGID", "KILL"]
 NOBODYS_NETWORK = "none"
+READING_S = 3600
+READING_BYTES = 512 << 20
 # What an image may say to the loader of root's programs; of Python's own variables it hears nothing (`-I`).
 UNSAID = dict.fromkeys(("LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "GLIBC_TUNABLES"), "")
 
@@ -37,6 +39,7 @@ class Volumes(Struct, frozen=True, kw_only=True):
     journal: str
     workspace: str
     home: str
+    baselines: str
 
 
 def config(labels: Mapping[str, str]) -> dict[str, Any]:
@@ -60,6 +63,7 @@ def host(limits: Limits, volumes: Volumes, cpus: int) -> dict[str, Any]:
             _mount(volumes.journal, JOURNAL_FOLDER),
             _mount(volumes.workspace, WORKSPACE),
             _mount(volumes.home, HOME),
+            _mount(volumes.baselines, BASELINES),
         ],
         "init": True,
         "cap_drop": ["ALL"],
@@ -78,6 +82,34 @@ def host(limits: Limits, volumes: Volumes, cpus: int) -> dict[str, Any]:
 def filler(python: str) -> dict[str, Any]:
     """Return what the host gives the container through which the volume `python` is filled; it is never started."""
     return {"mounts": [_mount(python, FOLDER)], "network_mode": NOBODYS_NETWORK, "log_config": {"Type": "none"}}
+
+
+def reading() -> dict[str, Any]:
+    """Return how a container is made in which results are read; it ends by itself if nobody ends it."""
+    return {**config({}), "entrypoint": waiter(READING_S), "working_dir": "/", "labels": {"outlast.reads": "result"}}
+
+
+def reader(volumes: Volumes) -> dict[str, Any]:
+    """Return what the host gives it: nothing to write to, nobody to talk to, and no agent is in it. What an agent has
+    hidden even from its own user is read too."""
+    return {
+        "mounts": [
+            _mount(volumes.python, FOLDER, read_only=True),
+            _mount(volumes.workspace, WORKSPACE, read_only=True),
+            _mount(volumes.baselines, BASELINES, read_only=True),
+        ],
+        "init": True,
+        "auto_remove": True,
+        "read_only": True,
+        "cap_drop": ["ALL"],
+        "cap_add": ["DAC_READ_SEARCH"],
+        "security_opt": ["no-new-privileges"],
+        "network_mode": NOBODYS_NETWORK,
+        "mem_limit": READING_BYTES,
+        "memswap_limit": READING_BYTES,
+        "pids_limit": 16,
+        "log_config": {"Type": "none"},
+    }
 
 
 def _mount(volume: str, target: str, *, read_only: bool = False) -> dict[str, Any]:

@@ -46,6 +46,13 @@ def user_of(pid: int) -> int:
     return -1
 
 
+def become_agent() -> None:
+    """Become the agent's user for good."""
+    os.setgroups([])
+    os.setresgid(AGENT_GID, AGENT_GID, AGENT_GID)
+    os.setresuid(AGENT_UID, AGENT_UID, AGENT_UID)
+
+
 def kill_agents() -> None:
     """SIGKILL every process of the agent's user at once."""
     os.setresuid(OUTSIDER, AGENT_UID, 0)
@@ -75,9 +82,7 @@ class IsolatedRecorder(Recorder):
             os.fchmod(fd, mode)
         with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write(OOM_SCORE)
-        os.setgroups([])
-        os.setresgid(AGENT_GID, AGENT_GID, AGENT_GID)
-        os.setresuid(AGENT_UID, AGENT_UID, AGENT_UID)
+        become_agent()
 
     def left(self) -> set[Process]:
         """Kill all of the agent's user; return what that left of our descendants."""

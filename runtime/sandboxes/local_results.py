@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import closing
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from runtime.core.names import folder_name
-from runtime.core.result import ResultAsk
+from runtime.core.result import ResultAsk, WorkspaceGone, WorkspaceTooLarge
+from runtime.sandboxes.baseline import Gone, TooMuch
 from runtime.sandboxes.results import read
 
 
@@ -25,6 +26,17 @@ class LocalResults:
         pieces = read(
             self._workspaces / thread, self._baselines / thread, folder_name(ask.run_id), ask.form, ask.max_bytes
         )
-        with closing(pieces):
+        with closing(pieces), told():
             while piece := await asyncio.to_thread(next, pieces, b""):
                 yield piece
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Raise what stands against a result as the errors of the port."""
+    try:
+        yield
+    except TooMuch as error:
+        raise WorkspaceTooLarge(f"The workspace cannot be sent: {error}.") from error
+    except Gone as error:
+        raise WorkspaceGone(str(error), code=error.code) from error

@@ -17,8 +17,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from runtime.core.result import Form, WorkspaceGone, WorkspaceTooLarge
-from runtime.sandboxes.baseline import FOLDER, Baseline, Entry, TooMuch, merged, open_file, taken, untouched, walk
+from runtime.sandboxes.baseline import FOLDER, Baseline, Entry, Gone, TooMuch, merged, open_file, taken, untouched, walk
 from runtime.sandboxes.diffing import Version, file_diff
 
 PIECE = 256 << 10
@@ -45,23 +44,21 @@ class Change(NamedTuple):
         return "created" if self.old is None else "deleted" if self.new is None else "modified"
 
 
-def read(workspace: Path, baselines: Path, run: str, form: Form, max_bytes: int) -> Generator[bytes, None, None]:
+def read(workspace: Path, baselines: Path, run: str, form: str, max_bytes: int) -> Generator[bytes, None, None]:
     """Yield the result of the run `run` in pieces of some PIECE bytes. Blocks.
 
-    Raises WorkspaceGone, WorkspaceTooLarge, before the first piece unless an agent is at work."""
-    try:
-        yield from _gathered(_read(workspace, baselines, run, form, max_bytes))
-    except TooMuch as error:
-        raise WorkspaceTooLarge(f"The workspace cannot be sent: {error}.") from error
+    `form` is one of `runtime.core.result.Form`. Raises Gone, TooMuch, before the first piece unless an agent is at
+    work. Of the standard library and its neighbours alone: it runs in containers too."""
+    yield from _gathered(_read(workspace, baselines, run, form, max_bytes))
 
 
-def _read(workspace: Path, baselines: Path, run: str, form: Form, max_bytes: int) -> Iterator[bytes]:
+def _read(workspace: Path, baselines: Path, run: str, form: str, max_bytes: int) -> Iterator[bytes]:
     placed = [Path(path) for _, path in taken(str(baselines))]
     at = next((at for at, path in enumerate(placed) if path.name == run), None)
     later = None if at is None else next(iter(placed[at + 1 :]), None)
-    if form is Form.ARCHIVE:
+    if form == "archive":
         if later is not None:
-            raise WorkspaceGone(
+            raise Gone(
                 "A later run of the thread has changed the workspace. Ask for the newest run's archive, or for this "
                 "one's files or diff.",
                 code="workspace_changed",
@@ -69,13 +66,13 @@ def _read(workspace: Path, baselines: Path, run: str, form: Form, max_bytes: int
         yield from _archive(workspace, max_bytes)
         return
     if at is None:
-        raise WorkspaceGone(
+        raise Gone(
             "How the workspace was when this run began is not kept (any more). Ask for its archive.",
             code="baseline_gone",
         )
     with ExitStack() as held:
         sides = _Sides(workspace, placed[at], later, held)
-        yield from _files(sides) if form is Form.FILES else _diff(sides, max_bytes)
+        yield from _files(sides) if form == "files" else _diff(sides, max_bytes)
 
 
 class _Sides:
@@ -86,7 +83,7 @@ class _Sides:
         self._root = held.enter_context(_opened(workspace)) if after is None else -1
 
     def changes(self) -> Iterator[Change]:
-        """Yield what differs. Raises WorkspaceGone, TooMuch."""
+        """Yield what differs. Raises Gone, TooMuch."""
         with ExitStack() as held:
             old = _entries(self._before, held)
             new = walk(self._root) if self._after is None else _entries(self._after, held)
@@ -99,7 +96,7 @@ def _entries(path: Path, held: ExitStack) -> Iterator[Entry]:
     try:
         return held.enter_context(closing(Baseline(str(path)))).entries()
     except (OSError, ValueError, zlib.error) as error:
-        raise WorkspaceGone(f"What is kept of the workspace cannot be read: {error}.", code="baseline_gone") from error
+        raise Gone(f"What is kept of the workspace cannot be read: {error}.", code="baseline_gone") from error
 
 
 def _told(entries: Iterator[Entry]) -> Iterator[Entry]:
@@ -122,7 +119,7 @@ def _opened(workspace: Path) -> Iterator[int]:
     try:
         root = os.open(workspace, FOLDER)
     except OSError as error:
-        raise WorkspaceGone(f"The workspace is not there any more: {error.strerror}.") from error
+        raise Gone(f"The workspace is not there any more: {error.strerror}.") from error
     try:
         yield root
     finally:

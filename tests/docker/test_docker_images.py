@@ -31,7 +31,8 @@ async def test_an_image_with_volumes_and_variables(engine: DockerEngine) -> None
         during = {one["Name"] for one in client.volumes()["Volumes"] or []} - before
         await provider.destroy(sandbox.key)
         after = {one["Name"] for one in client.volumes()["Volumes"] or []} - before
-    kept = {name for name in after if name.startswith(("outlast-workspace-", "outlast-home-", "outlast-python-"))}
+    ours = ("outlast-workspace-", "outlast-home-", "outlast-python-", "outlast-baselines-")
+    kept = {name for name in after if name.startswith(ours)}
     assert after == kept, "a volume without a name stays behind"
     assert len(kept & during) >= 2
     assert len([name for name in during if not name.startswith("outlast-")]) == 1

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from runtime.core.result import Form, WorkspaceGone, WorkspaceTooLarge
+from runtime.core.result import Form
 from runtime.sandboxes import baseline, results
+from runtime.sandboxes.baseline import Gone, TooMuch
 from runtime.sandboxes.results import read
 
 MUCH = 1 << 30
@@ -128,7 +129,7 @@ def test_a_link_in_the_place_of_the_workspace_is_no_workspace(space: Space, tmp_
     space.place.rename(tmp_path / "moved")
     space.place.symlink_to(tmp_path)
     for form in Form:
-        with pytest.raises(WorkspaceGone):
+        with pytest.raises(Gone):
             next(space.pieces(form))
 
 
@@ -245,7 +246,7 @@ def test_what_is_too_large_is_refused_before_the_first_byte(space: Space) -> Non
     for at in range(4):
         space.put(f"file-{at}", "x\n" * 1000)
     for form in (Form.ARCHIVE, Form.DIFF):
-        with pytest.raises(WorkspaceTooLarge, match="OUTLAST_WORKSPACE_MAX_BYTES"):
+        with pytest.raises(TooMuch, match="OUTLAST_WORKSPACE_MAX_BYTES"):
             next(space.pieces(form, max_bytes=7999))
         assert b"".join(space.pieces(form, max_bytes=8000))
 
@@ -259,7 +260,7 @@ def test_too_many_and_too_deep_are_refused_and_have_no_baseline(space: Space, mo
         with monkeypatch.context() as changed:
             changed.setattr(baseline, bound, 4)
             for form in Form:
-                with pytest.raises(WorkspaceTooLarge, match=r"over 4 f|over 4 files"):
+                with pytest.raises(TooMuch, match=r"over 4 f|over 4 files"):
                     next(space.pieces(form))
             space.begin("run-2")
             assert space.begun() == ["run-1"]
@@ -295,7 +296,7 @@ def test_a_later_run_begins_where_the_one_before_ended(space: Space) -> None:
     assert space.files("run-1") == {"first": ("created", 2)}
     assert "+1" in space.diff("run-1")
     assert space.files("run-2") == {"first": ("deleted", 0), "second": ("created", 2)}
-    with pytest.raises(WorkspaceGone) as refused:
+    with pytest.raises(Gone) as refused:
         next(space.pieces(Form.ARCHIVE, "run-1"))
     assert refused.value.code == "workspace_changed"
 
@@ -305,7 +306,7 @@ def test_the_newest_baselines_are_kept_and_hold_what_the_older_ones_held(space: 
     for at in range(baseline.BASELINES + 2):
         space.begin(f"run-{at}")
     assert len(space.begun()) == baseline.BASELINES
-    with pytest.raises(WorkspaceGone) as refused:
+    with pytest.raises(Gone) as refused:
         space.files("run-0")
     assert refused.value.code == "baseline_gone"
     space.put("file", "text\n" * 99)
@@ -318,7 +319,7 @@ def test_a_baseline_that_is_cut_off_or_foreign_is_gone(space: Space) -> None:
     whole = (space.baselines / "run-1").read_bytes()
     for at in range(len(whole)):
         (space.baselines / "run-1").write_bytes(whole[:at])
-        with pytest.raises(WorkspaceGone) as refused:
+        with pytest.raises(Gone) as refused:
             space.files()
         assert refused.value.code == "baseline_gone"
     space.begin("run-2")  # it is of no use to the next one, and does not keep it from being taken

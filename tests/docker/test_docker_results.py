@@ -1,0 +1,68 @@
+"""What a run in a container made of its workspace: read beside the agent and after it, and never through its links."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from typing import Any
+
+import pytest
+from docker_engine import IMAGE, DockerEngine
+
+from runtime.core.result import Form, ResultAsk, WorkspaceGone, WorkspaceTooLarge
+from runtime.sandboxes.docker import DockerProvider
+from runtime.sandboxes.docker_results import DockerResults
+from runtime.sandboxes.hardening import Limits
+from runtime.testing.sandbox_kit import read_until, run_to_end, sh
+
+pytestmark = pytest.mark.timeout(180)
+# Of the agent's, what its own user cannot read; a link to what only root reads; and what it can see of the baselines.
+AGENT = """
+echo made > made; chmod 0 made
+ln -s /.outlast/baselines link
+rm before
+ls /.outlast/baselines 2>/dev/null; cat /.outlast/baselines/run-2 2>/dev/null
+echo x > /.outlast/baselines/run-2 2>/dev/null
+mv /.outlast/baselines /.outlast/other 2>/dev/null
+echo on; sleep 600
+"""
+
+
+async def test_a_result_is_read_beside_the_agent_and_after_it(engine: DockerEngine) -> None:
+    provider = DockerProvider("results", IMAGE, Limits(memory_bytes=256 << 20, pids=64), engine.address)
+    results = DockerResults(provider)
+
+    async def read(form: Form, run: str = "run-2", **changed: Any) -> bytes:
+        ask = ResultAsk(
+            provider="docker",
+            key=provider.key(run),
+            thread_key="thread-1",
+            run_id=run,
+            form=form,
+            max_bytes=changed.get("max_bytes", 1 << 20),
+        )
+        return b"".join([piece async for piece in results.read_result(ask)])
+
+    with pytest.raises(WorkspaceGone):
+        await read(Form.ARCHIVE)
+    first = await provider.create(provider.key("run-1"), "thread-1")
+    await run_to_end(first, sh("echo before > before"))
+    await provider.destroy(first.key)
+    sandbox = await provider.create(provider.key("run-2"), "thread-1")
+    await sandbox.launch(sh(AGENT))
+    assert await read_until(sandbox, b"on\n") == b"on\n", "the agent sees nothing of the baselines"
+    changes = {one["path"]: one["change"] for one in json.loads(await read(Form.FILES))}
+    assert changes == {"before": "deleted", "link": "created", "made": "created"}
+    await provider.destroy(sandbox.key)
+    diff = (await read(Form.DIFF)).decode()
+    assert "\n-before\n" in diff
+    assert "\n+made\n" in diff
+    with tarfile.open(fileobj=io.BytesIO(await read(Form.ARCHIVE)), mode="r:gz") as archive:
+        assert {one.name: one.issym() for one in archive} == {"link": True, "made": False}
+    assert [one["path"] for one in json.loads(await read(Form.FILES, "run-1"))] == ["before"]
+    with pytest.raises(WorkspaceGone):
+        await read(Form.ARCHIVE, "run-1")
+    with pytest.raises(WorkspaceTooLarge):
+        await read(Form.ARCHIVE, max_bytes=4)
+    assert [name for name in engine.containers() if "result" in name] == []
