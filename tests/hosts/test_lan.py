@@ -58,7 +58,7 @@ def test_a_killed_host_loses_its_processes_and_its_address_and_keeps_its_disk(la
     other.run(["touch", str(other.folder / "file"), "/tmp/file"], ENV)
     other.kill()
     wait_dead([sleeper])
-    assert not _reaches(one, other)
+    wait_until(lambda: not _reaches(one, other), "the end of its address")
     other.boot()
     wait_until(lambda: _reaches(one, other), "the way back")
     assert other.run(["ls", str(other.folder / "file")], ENV)
