@@ -13,8 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from actors.light import allow_heavy
 from runtime.core.result import WorkspaceNotFound
+from runtime.engine.host_calls import Lent
 from runtime.errors import InputInvalid
+from runtime.host_tools import HostTool
 from runtime.ports import Harness, Results, SandboxProvider, Store
 from runtime.settings import Settings
 
@@ -114,6 +117,18 @@ def providers(settings: Settings, deployment: str) -> Mapping[str, SandboxProvid
     for name, path in named_paths(settings, "providers").items():
         makers[name] = partial(_make_provider, path, settings, deployment)
     return Registry(makers)
+
+
+def lent_tools(settings: Settings) -> Lent:
+    """Return the host tools, each loaded when it is first needed."""
+    paths = named_paths(settings, "tools")
+    makers = {name: partial(_make_tool, name, path) for name, path in paths.items()}
+    return Lent(Registry(makers), settings.tool_timeout_s)
+
+
+def _make_tool(name: str, path: str) -> HostTool:
+    allow_heavy()
+    return HostTool(name, load_attribute(path, "tools"))
 
 
 def _make_local(settings: Settings, deployment: str) -> SandboxProvider:

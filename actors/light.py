@@ -19,3 +19,10 @@ def keep_light() -> None:
         return
     for name in BLOCKED:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
+
+
+def allow_heavy() -> None:
+    """Let what was blocked be imported again: a user's own functions may need it."""
+    for name in BLOCKED:
+        if name in sys.modules and sys.modules[name] is None:
+            del sys.modules[name]

@@ -22,7 +22,7 @@ from typing import Any  # noqa: E402
 
 import ray  # noqa: E402
 
-from actors.compose import agent_env, harnesses, providers  # noqa: E402
+from actors.compose import agent_env, harnesses, lent_tools, providers  # noqa: E402
 from actors.history import thread_history  # noqa: E402
 from actors.identity import this_claimant  # noqa: E402
 from actors.names import run_name, shard_of  # noqa: E402
@@ -86,6 +86,7 @@ class RunActor:
             lease_ttl_s=settings.lease_ttl_s,
             sandbox_return_s=settings.sandbox_return_s,
             home=home,
+            lent=lent_tools(settings),
         )
 
     def _run(self, expected_epoch: int, reason: ClaimReason) -> None:

@@ -5,7 +5,7 @@ Part of `runtime/ports.py`, which is where everybody imports these from.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from runtime.core.launch import AgentExit
@@ -28,6 +28,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     network_policy: bool = False
     snapshots: bool = False
     workspace_sources: bool = False  # a new workspace may begin with a folder, an archive or a repository
+    host_tools: bool = False  # its sandboxes are `CarriesCalls`
 
 
 class LaunchSpec(Struct, frozen=True, kw_only=True):
@@ -79,6 +80,25 @@ class Sandbox(Protocol):
 
     async def exec(self, argv: Sequence[str], timeout_s: float) -> tuple[int, bytes]:
         """Run a short command in the workspace; return its exit code and output (stdout then stderr, bounded)."""
+
+
+@runtime_checkable
+class CarriesCalls(Protocol):
+    """A Sandbox through which its agent can call host tools: calls and answers wait in it as files (a spool), so both
+    outlive drivers. Every method may raise SandboxUnreachable or SandboxLost."""
+
+    def tool_server(self) -> tuple[str, ...]:
+        """Return the argv, inside the sandbox, of the MCP server that puts calls into the spool."""
+
+    async def offer_tools(self, name: str, data: bytes) -> None:
+        """Write an offer: the tools that an agent finds whose token has the digest `name`. Offers never change."""
+
+    async def calls(self, known: Collection[str], wait_s: float) -> list[dict[str, Any]]:
+        """Return calls of offers' agents, `{id, tool, arguments}`, that have no answer yet and are not `known`; with
+        none, wait up to `wait_s` for one. What they hold is the agent's and not to be trusted."""
+
+    async def answer_call(self, call_id: str, data: bytes) -> None:
+        """Write the answer of a call, unless it has one."""
 
 
 class SandboxProvider(Protocol):
@@ -192,6 +212,24 @@ class Harness(Protocol):
 
     def translator(self, run_id: str, spec: RunSpec) -> Translator:
         """Return a fresh translator of `spec.translator_version`."""
+
+
+class ToolServer(Struct, frozen=True, kw_only=True):
+    """How an agent reaches its host tools: an MCP server on stdin and stdout, and its environment, which holds the
+    run's token and so belongs into no argv and no file."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    tools: tuple[str, ...]
+    patience_s: float  # the longest that a call takes, with a takeover in the middle
+
+
+@runtime_checkable
+class LendsTools(Protocol):
+    """A Harness whose agent speaks MCP. An agent of another one finds the server in its environment."""
+
+    def lend(self, spec: LaunchSpec, server: ToolServer) -> LaunchSpec:
+        """Return `spec` with the server named in its argv; `server.env` is in its environment already."""
 
 
 class SessionFile(NamedTuple):

@@ -16,15 +16,18 @@ from typing import Any, Protocol
 
 from runtime.agent_ports import (
     Capabilities,
+    CarriesCalls,
     Ending,
     Harness,
     KeepsSessions,
     LaunchSpec,
+    LendsTools,
     Results,
     Resumable,
     Sandbox,
     SandboxProvider,
     SessionFile,
+    ToolServer,
     Translator,
 )
 from runtime.core.batch import Batch
@@ -305,6 +308,7 @@ class Cluster(Protocol):
 
 __all__ = [
     "Capabilities",
+    "CarriesCalls",
     "Clock",
     "Cluster",
     "Due",
@@ -312,6 +316,7 @@ __all__ = [
     "Harness",
     "KeepsSessions",
     "LaunchSpec",
+    "LendsTools",
     "LogPort",
     "Pulse",
     "ReadReply",
@@ -326,5 +331,6 @@ __all__ = [
     "ShardPort",
     "Store",
     "SupervisorPort",
+    "ToolServer",
     "Translator",
 ]

@@ -137,6 +137,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 1 << 30
     harnesses: Annotated[str, Meta(description="More harnesses: `name=module:attribute,...`.")] = ""
     providers: Annotated[str, Meta(description="More sandbox providers: `name=module:attribute,...`.")] = ""
+    tools: Annotated[str, Meta(description="Functions that agents may call: `name=module:attribute,...`.")] = ""
+    tool_timeout_s: Annotated[
+        float, Meta(gt=0, description="Longest call of such a function; one that says so has a time of its own.")
+    ] = 600.0
     log_level: Annotated[str, Meta(pattern="^(debug|info|warning|error)$", description="One of the four.")] = "info"
 
     def __repr__(self) -> str:

@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from actors.compose import BUILT_IN_PROVIDERS, harnesses, named_paths
+from actors.compose import BUILT_IN_PROVIDERS, harnesses, lent_tools, named_paths
 from runtime.errors import DataDirRefused, InputInvalid, PortInUse, RayUnreachable
 from runtime.process import current
 from runtime.settings import Settings
@@ -121,6 +121,7 @@ def _check_settings(settings: Settings) -> None:
         raise InputInvalid(f"OUTLAST_SANDBOX={settings.sandbox!r}: there are {names}.", code="setting_invalid")
     for name in known:
         known[name]  # one that cannot be loaded is refused here, and not when the first run needs it
+    lent_tools(settings).of({})  # the same
     check_store_settings(settings)
 
 

@@ -56,6 +56,9 @@ class ForwardedProps(_Open):
         description="What the thread's workspace begins with, if it is made now: `directory`, `archive` or `git` (with "
         "`ref`), a path or URL out of OUTLAST_WORKSPACE_SOURCES. Absent: nothing.",
     )
+    tools: list[str] | None = Field(
+        None, description="Names of the host tools that the agent may call, out of OUTLAST_TOOLS; all if absent."
+    )
     env: list[str] | dict[str, str] | None = Field(
         None, description="Names of environment variables for the agent, out of OUTLAST_AGENT_ENV; no values."
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from runtime import host_tools
 from runtime.core import chunk
 from runtime.core.ops import Create
 from runtime.core.record import Limits, OnDisconnect, RunSpec, Struct
@@ -43,8 +44,10 @@ def create_op(
 ) -> Create:
     """Return the operation that creates the run. `stored` is its input as it will be kept: no secrets in it.
 
-    Raises InputInvalid `option_invalid` for a workspace that begins with what is not allowed."""
+    Raises InputInvalid `option_invalid` for a workspace that begins with what is not allowed, and for tools that are
+    not declared."""
     check_allowed(read_source(stored), settings.listed("workspace_sources"))
+    host_tools.chosen(stored, [item.partition("=")[0].strip() for item in settings.listed("tools")])
     return Create(
         run_id=run_id,
         thread_id=thread_id,

@@ -34,6 +34,7 @@ from runtime.engine.claimed_log import ClaimedLog
 from runtime.engine.concluding import Conclusion, DriveEnd
 from runtime.engine.finishing import failed, failed_by
 from runtime.engine.following import Follower, Limits
+from runtime.engine.host_calls import serving
 from runtime.engine.plugins import pick, translator_of
 from runtime.engine.preparing import Preparer, reaching
 from runtime.engine.resuming import Start, find_start
@@ -199,7 +200,10 @@ class _Drive:
         follower = self.follower = Follower(
             sandbox, start, self.aligner, self.appender, self.authority.count, self._limits(), self._marker(start)
         )
-        if (stopped_by := await follower.follow()) is not None:
+        lent = serving(self.tools.lent, self.spec.input, self.head, self.authority, self.appender, sandbox)
+        async with lent:
+            stopped_by = await follower.follow()
+        if stopped_by is not None:
             return self._with_rest(stopped_by), None
         exit = await self._exit(sandbox, follower.no_exit)
         stderr = await self.conclusion.stderr()

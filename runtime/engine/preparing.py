@@ -23,6 +23,7 @@ from runtime.core import chunk
 from runtime.core.ops import Note
 from runtime.core.record import Head, Launch, RunSpec
 from runtime.core.workspace import WorkspaceSource, read_source
+from runtime.engine import host_calls
 from runtime.engine.authority import Authority
 from runtime.engine.sessions import without_lost_session
 from runtime.engine.tools import Tools
@@ -150,8 +151,11 @@ class Preparer:
             env["HOME"] = sandbox.home
         try:
             spec = await self._reaching(lambda: without_lost_session(self._harness, sandbox, self._spec, env))
-            return self._harness.launch(self._head.run_id, spec, env, sandbox.workspace, history)
-        except (SandboxLost, SandboxUnreachable):
+            launch = self._harness.launch(self._head.run_id, spec, env, sandbox.workspace, history)
+            lent, provider = self._tools.lent, self._provider
+            offer = partial(host_calls.offer, lent, spec.input, provider, sandbox, self._harness, launch)
+            return await self._reaching(offer)
+        except (SandboxLost, SandboxUnreachable, LaunchFailed):
             raise
         except Exception as error:
             raise LaunchFailed(f"The {self._harness.name} harness could not build its command: {error}") from error

@@ -8,6 +8,7 @@ from typing import Any
 
 from runtime.core.record import Head
 from runtime.engine.checkpointing import Pace
+from runtime.engine.host_calls import NO_TOOLS, Lent
 from runtime.ports import Clock, Harness, LogPort, SandboxProvider
 
 # Returns the thread's earlier messages (AG-UI), oldest first, without those of the run itself.
@@ -28,3 +29,4 @@ class Tools:
     sandbox_return_s: float
     home: str | None = None  # the host that has the thread's workspace, if the run is bound to one (P18)
     pace: Pace = field(default_factory=Pace)  # of checkpoints
+    lent: Lent = NO_TOOLS

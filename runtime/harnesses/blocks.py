@@ -17,8 +17,9 @@ THINKING = "thinking"
 
 # Ids with these prefixes are unique beyond this run; others get the run's (design 6).
 _GLOBAL_IDS = ("msg_", "toolu_")
-# Tools that a TanStack host lends to the agent come under the host's own names (contract 11.1).
-_LENT_TOOLS = "mcp__tanstack__"
+# Tools that a host lends to the agent come under the host's own names (contract 11.1).
+LENT = "outlast"  # the MCP server of our own host tools
+_LENT_TOOLS = ("mcp__tanstack__", f"mcp__{LENT}__")
 # The result of a call that nobody answered.
 _INTERRUPTED = '{"status":"interrupted"}'
 
@@ -90,7 +91,8 @@ class Blocks:
 
     def tool_call(self, tool_id: str, name: str, arguments: Any, out: list[bytes]) -> None:
         """Add a whole tool call. The arguments are JSON in the order in which the agent gave them."""
-        name = name.removeprefix(_LENT_TOOLS)
+        for lent in _LENT_TOOLS:
+            name = name.removeprefix(lent)
         out.append(self._event("TOOL_CALL_START", toolCallId=tool_id, toolCallName=name))
         delta = json_text(arguments)
         out.append(chunk.encode({"type": "TOOL_CALL_ARGS", "toolCallId": tool_id, "delta": delta}))

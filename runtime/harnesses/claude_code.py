@@ -14,11 +14,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from runtime.core.record import RunSpec
 from runtime.errors import InputInvalid
 from runtime.harnesses import options, prompt
+from runtime.harnesses.blocks import LENT, json_text
 from runtime.harnesses.claude_stream import NAME, SESSION_EVENT, ClaudeTranslator
-from runtime.ports import LaunchSpec, SessionFile, Translator
+from runtime.ports import LaunchSpec, SessionFile, ToolServer, Translator
 
 EXECUTABLE = "claude"
 LOCAL_PROVIDER = "local"
@@ -65,6 +68,16 @@ class ClaudeCodeHarness:
             stdin=said.encode("utf-8", "replace"),
             max_log_bytes=spec.limits.max_log_bytes,
         )
+
+    def lend(self, spec: LaunchSpec, server: ToolServer) -> LaunchSpec:
+        """Return the launch with the run's host tools, all of them allowed. Every process can read an argv, so the
+        token is named there and not said: the CLI puts it in."""
+        env = {name: f"${{{name}}}" for name in server.env}
+        config = {"type": "stdio", "command": server.argv[0], "args": server.argv[1:], "env": env}
+        allowed = ",".join(f"mcp__{LENT}__{tool}" for tool in server.tools)
+        more = ("--mcp-config", json_text({"mcpServers": {LENT: config}}), "--allowedTools", allowed)
+        time_ms = str(int(server.patience_s * 1000))
+        return replace(spec, argv=(*spec.argv, *more), env={"MCP_TOOL_TIMEOUT": time_ms, **spec.env})
 
     def translator(self, run_id: str, spec: RunSpec) -> Translator:
         """Return a fresh translator."""

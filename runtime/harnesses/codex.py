@@ -21,11 +21,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from runtime.core.record import RunSpec
 from runtime.harnesses import options, prompt
-from runtime.harnesses.blocks import json_text
+from runtime.harnesses.blocks import LENT, json_text
 from runtime.harnesses.codex_stream import NAME, SESSION_EVENT, CodexTranslator
-from runtime.ports import LaunchSpec, SessionFile, Translator
+from runtime.ports import LaunchSpec, SessionFile, ToolServer, Translator
 
 EXECUTABLE = "codex"
 LOCAL_PROVIDER = "local"
@@ -79,6 +81,20 @@ class CodexHarness:
             stdin=(f"{system}\n\n{said}" if system else said).encode("utf-8", "replace"),
             max_log_bytes=spec.limits.max_log_bytes,
         )
+
+    def lend(self, spec: LaunchSpec, server: ToolServer) -> LaunchSpec:
+        """Return the launch with the run's host tools. Every process can read an argv, so the token is named there
+        and not said: the CLI passes it on. Nobody is asked before a call; who declared the tools has allowed them."""
+        config = {
+            "command": server.argv[0],
+            "args": server.argv[1:],
+            "env_vars": list(server.env),
+            "tool_timeout_sec": server.patience_s,
+            "default_tools_approval_mode": "approve",
+        }
+        more = [word for name, value in config.items() for word in ("--config", _toml(name, value))]
+        head = len((EXECUTABLE, "exec", "--json"))
+        return replace(spec, argv=(*spec.argv[:head], *more, *spec.argv[head:]))
 
     def translator(self, run_id: str, spec: RunSpec) -> Translator:
         """Return a fresh translator. Codex prints no model, so the one that was asked for goes for it."""
@@ -141,6 +157,11 @@ def _config(props: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, str]:
     if _OPEN_URL.fullmatch(url):
         config["openai_base_url"] = json_text(url)
     return config
+
+
+def _toml(name: str, value: Any) -> str:
+    """Return a setting of the server of host tools; JSON of texts, numbers and arrays is TOML too."""
+    return f"mcp_servers.{LENT}.{name}={json_text(value)}"
 
 
 def _session(props: Mapping[str, Any]) -> str | None:

@@ -27,7 +27,7 @@ import sys
 import time
 from contextlib import suppress
 
-from runtime.sandboxes import baseline, recorder
+from runtime.sandboxes import baseline, recorder, spool
 from runtime.sandboxes.isolated import IsolatedRecorder, become_agent, end_agents
 from runtime.sandboxes.recorder import read_stat, to_json
 
@@ -40,12 +40,13 @@ if TYPE_CHECKING:
 JOURNAL_FOLDER = "/.outlast/journal"
 BASELINES = "/.outlast/baselines"
 JOURNAL = f"{JOURNAL_FOLDER}/journal"
+SPOOL = "/.outlast/tools"  # made with the container: `calls` in it is the agent's, all else ours
 HOME = "/home/agent"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # where the image names none
 PIECE_BYTES = 64 << 10
 LOOK_S = 1.0  # for what inotify and the recorder's pidfd cannot say
 POLL_S = 0.02  # where there is no inotify
-IN_MODIFY = 0x2
+IN_MODIFY, IN_MOVED_TO = 0x2, 0x80
 PR_SET_NAME = 15
 RUNNING = b'{"state":"running"}'
 
@@ -174,6 +175,9 @@ class Attendant:
             "exit": self.exit,
             "stderr": self.stderr,
             "kill": self.kill,
+            "offer": self.offer,
+            "calls": self.calls,
+            "answer": self.answer,
         }
         while True:
             request = self._connection.request()
@@ -246,6 +250,31 @@ class Attendant:
         with suppress(FileNotFoundError), open(f"{JOURNAL}.err", "rb") as file:
             data = file.read()  # bounded by the recorder
         self._connection.answer(data[max(0, len(data) - request["size"]) :])
+
+    def offer(self, request: Facts) -> None:
+        """Offer host tools."""
+        spool.offer(SPOOL, request["name"], request["data"].encode())
+        self._connection.answer()
+
+    def calls(self, request: Facts) -> None:
+        """Send the calls that wait; with none, wait for one."""
+        deadline = time.monotonic() + request["waitS"]
+        inotify: int = ctypes.CDLL(None).inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        watched = ctypes.CDLL(None).inotify_add_watch(inotify, f"{SPOOL}/{spool.CALLS}".encode(), IN_MOVED_TO) >= 0
+        try:
+            while not (found := spool.waiting(SPOOL, request["known"])) and time.monotonic() < deadline:
+                ready, _ = self._connection.wait([inotify] if watched else [], within_s=LOOK_S if watched else POLL_S)
+                if inotify in ready:
+                    os.read(inotify, 4096)
+        finally:
+            if inotify >= 0:
+                os.close(inotify)
+        self._connection.answer(json.dumps(found).encode())
+
+    def answer(self, request: Facts) -> None:
+        """Answer a call."""
+        spool.answer(SPOOL, request["id"], request["data"].encode())
+        self._connection.answer()
 
     def kill(self, request: Facts) -> None:
         """Have the recorder end the agent and record that; if it does not, end both. Say how many are left."""

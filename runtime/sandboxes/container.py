@@ -17,7 +17,7 @@ import asyncio
 import base64
 import json
 import weakref
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -26,10 +26,10 @@ import msgspec
 from runtime.core.launch import AgentExit
 from runtime.errors import AgentError, JournalUnavailable, LaunchFailed, SandboxUnreachable
 from runtime.ports import LaunchSpec
-from runtime.sandboxes.attendant import HOME
+from runtime.sandboxes.attendant import HOME, SPOOL
 from runtime.sandboxes.container_engine import Engine, Refusal
 from runtime.sandboxes.container_line import Line, LineLost
-from runtime.sandboxes.container_python import LOADER, program
+from runtime.sandboxes.container_python import LOADER, program, script
 from runtime.sandboxes.hardening import UNSAID, WORKSPACE
 from runtime.sandboxes.isolated import AGENT_GID, AGENT_UID
 from runtime.sandboxes.recorder import MARKER
@@ -148,6 +148,24 @@ class DockerSandbox:
         finally:
             line.close()
         return int(facts["code"]), output
+
+    def tool_server(self) -> tuple[str, ...]:
+        """Return the program, run by the Python that the container has from us."""
+        return tuple(script("sandboxes/tool_server", SPOOL))
+
+    async def offer_tools(self, name: str, data: bytes) -> None:
+        """Write an offer. Raises SandboxLost, SandboxUnreachable."""
+        await self._ask("offer", name=name, data=data.decode())
+
+    async def calls(self, known: Collection[str], wait_s: float) -> list[dict[str, Any]]:
+        """Return the calls that wait, or wait for one. Raises SandboxLost, SandboxUnreachable."""
+        _, data = await self._ask("calls", within_s=ANSWER_S + wait_s, known=list(known), waitS=wait_s)
+        found: list[dict[str, Any]] = json.loads(data)
+        return found
+
+    async def answer_call(self, call_id: str, data: bytes) -> None:
+        """Write an answer. Raises SandboxLost, SandboxUnreachable."""
+        await self._ask("answer", id=call_id, data=data.decode())
 
     # --- connections
 

@@ -34,6 +34,8 @@ OWN = ("__init__", "sandboxes/__init__", "sandboxes/attendant", "sandboxes/comma
 OWN_TOO = (
     "sandboxes/isolated",
     "sandboxes/recorder",
+    "sandboxes/spool",
+    "sandboxes/tool_server",
     "sandboxes/baseline",
     "sandboxes/diffing",
     "sandboxes/result_sender",
@@ -63,6 +65,11 @@ def program(module: str, *arguments: str) -> list[str]:
     """Return the command line that runs one of our modules in a container."""
     run = f"import sys; sys.path.append('{FOLDER}/outlast'); from runtime.sandboxes import {module}; {module}.main()"
     return [*interpreter(), "-c", run, *arguments]
+
+
+def script(module: str, *arguments: str) -> list[str]:
+    """Return the command line of a module that imports none of ours; no word of it has a blank."""
+    return [*interpreter(), f"{FOLDER}/outlast/runtime/{module}.py", *arguments]
 
 
 def keeper() -> list[str]:

@@ -34,8 +34,8 @@ from runtime.core.result import WorkspaceGone
 from runtime.core.workspace import WorkspaceSource
 from runtime.errors import LaunchFailed, NoRoom, SandboxLost, SandboxUnreachable, WorkspaceHeld
 from runtime.ports import Capabilities
-from runtime.sandboxes import container_python, hardening
-from runtime.sandboxes.attendant import HOME
+from runtime.sandboxes import container_python, hardening, spool
+from runtime.sandboxes.attendant import HOME, SPOOL
 from runtime.sandboxes.container import DockerSandbox
 from runtime.sandboxes.container_engine import UNIX, Container, Engine, Refusal
 from runtime.sandboxes.hardening import WORKSPACE, Limits, Volumes
@@ -58,7 +58,7 @@ class DockerProvider:
     name = "docker"
 
     def __init__(self, deployment: str, image: str, limits: Limits, address: str = DEFAULT_ADDRESS) -> None:
-        self.capabilities = Capabilities(isolated_agent=True, one_host=address.startswith(UNIX))
+        self.capabilities = Capabilities(isolated_agent=True, one_host=address.startswith(UNIX), host_tools=True)
         self._deployment = folder_name(deployment)
         self._image = image
         self._limits = limits
@@ -312,13 +312,18 @@ def _container_name(thread_key: str, workspace: str) -> str:
 
 
 def _folders() -> bytes:
-    """Return a tar that gives the agent its two folders, whatever the image and the volumes are like, and /tmp."""
+    """Return a tar that gives the agent its two folders, whatever the image and the volumes are like, /tmp, and the
+    spool of its tool calls."""
     with io.BytesIO() as made:
         with tarfile.open(fileobj=made, mode="w", format=tarfile.GNU_FORMAT) as tar:
             for path, mode, user, group in (
                 (WORKSPACE, 0o755, AGENT_UID, AGENT_GID),
                 (HOME, 0o700, AGENT_UID, AGENT_GID),
                 ("/tmp", 0o1777, 0, 0),  # noqa: S108 - the container's
+                (SPOOL, 0o755, 0, 0),
+                (f"{SPOOL}/{spool.CALLS}", 0o755, AGENT_UID, AGENT_GID),
+                (f"{SPOOL}/{spool.ANSWERS}", 0o755, 0, 0),
+                (f"{SPOOL}/{spool.OFFERS}", 0o755, 0, 0),
             ):
                 entry = tarfile.TarInfo(path.lstrip("/"))
                 entry.type, entry.mode, entry.uid, entry.gid = tarfile.DIRTYPE, mode, user, group

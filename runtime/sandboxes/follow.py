@@ -27,7 +27,7 @@ from runtime.sandboxes.recording import Recording
 PIECE_BYTES = 128 << 10  # a page-cache read of some 20 us: short enough to do in the loop
 LOOK_S = 1.0
 POLL_S = 0.02  # where inotify is used up (128 instances a user by default): slower, and still correct
-IN_MODIFY = 0x2
+IN_MODIFY, IN_MOVED_TO = 0x2, 0x80
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -58,6 +58,11 @@ class Watch:
     def file(self, fd: int) -> None:
         """Wake at each write to the open file `fd`."""
         if self._inotify >= 0 and _libc.inotify_add_watch(self._inotify, b"/proc/self/fd/%d" % fd, IN_MODIFY) < 0:
+            self._look_s = POLL_S
+
+    def folder(self, path: str) -> None:
+        """Wake whenever a file was moved into the folder."""
+        if self._inotify >= 0 and _libc.inotify_add_watch(self._inotify, path.encode(), IN_MOVED_TO) < 0:
             self._look_s = POLL_S
 
     def process(self, who: LaunchRecord) -> None:

@@ -3,6 +3,7 @@
     <root>/<encoded run id>/
         sandbox.json        its key and its workspace
         journal, journal.launch, journal.exit, journal.err          see `recorder.py`
+        tools/                                                      calls of host tools: see `tool_server.py`
     <workspaces>/<encoded thread key>/                              outlives its sandboxes (P18)
     <homes>/<encoded thread key>/                                   so does the agent's home, if it gets one
     <baselines>/<encoded thread key>/<encoded run id>               how it was when a run began: see `baseline.py`
@@ -19,10 +20,12 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import sys
 import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -32,10 +35,10 @@ from runtime.core.record import Struct
 from runtime.core.workspace import WorkspaceSource
 from runtime.errors import JournalUnavailable, LaunchFailed, SandboxLost, SandboxUnreachable, WorkspaceHeld
 from runtime.ports import Capabilities, LaunchSpec
-from runtime.sandboxes import baseline
+from runtime.sandboxes import baseline, spool, tool_server
 from runtime.sandboxes.command import run_command
 from runtime.sandboxes.filling import make_workspace
-from runtime.sandboxes.follow import JournalFollower
+from runtime.sandboxes.follow import JournalFollower, Watch
 from runtime.sandboxes.launcher import start_recorder
 from runtime.sandboxes.recorder import MARKER
 from runtime.sandboxes.recording import JOURNAL, Recording
@@ -47,6 +50,7 @@ HELD_LOOK_S = 0.02
 KILL_PATIENCE_S = 5.0  # the exit is worth waiting for: the recorder syncs the journal first
 MACHINE_ID = Path("/etc/machine-id")
 META = "sandbox.json"
+SPOOL = "tools"
 NEW, GONE, MADE_ID = "_new", "_gone", "_machine-id"
 
 
@@ -134,6 +138,38 @@ class LocalSandbox:
         env |= {"TERM": "dumb", MARKER: self.key, **({} if self.home is None else {"HOME": self.home})}
         return await asyncio.to_thread(run_command, argv, self.workspace, env, timeout_s)
 
+    def tool_server(self) -> tuple[str, ...]:
+        """Return the program, run by our own Python."""
+        return (sys.executable, "-I", "-S", "-X", "utf8", tool_server.__file__, str(self._home / SPOOL))
+
+    async def offer_tools(self, name: str, data: bytes) -> None:
+        """Write an offer. Raises SandboxLost, SandboxUnreachable."""
+        with self._spooling() as path:
+            spool.offer(path, name, data)
+
+    async def calls(self, known: Collection[str], wait_s: float) -> list[dict[str, Any]]:
+        """Return the calls that wait, or wait for one. Raises SandboxLost, SandboxUnreachable."""
+        deadline = time.monotonic() + wait_s
+        with Watch() as watch, self._spooling() as path:
+            watch.folder(f"{path}/{spool.CALLS}")
+            while not (found := spool.waiting(path, known)) and time.monotonic() < deadline:
+                await watch.wait()
+            return found
+
+    async def answer_call(self, call_id: str, data: bytes) -> None:
+        """Write an answer. Raises SandboxLost, SandboxUnreachable."""
+        with self._spooling() as path:
+            spool.answer(path, call_id, data)
+
+    @contextmanager
+    def _spooling(self) -> Iterator[str]:
+        if not self._home.exists():
+            raise SandboxLost(f"The sandbox {self.key} does not exist.")
+        try:
+            yield str(self._home / SPOOL)
+        except OSError as error:
+            raise SandboxUnreachable(f"The tool calls of {self.key} cannot be reached: {error}.") from error
+
     def _launched(self) -> Recording:
         recording = self._recording()
         if recording is None:
@@ -152,7 +188,7 @@ class LocalProvider:
     """Sandboxes of this machine (`runtime.ports.SandboxProvider`), in folders that it is given."""
 
     name = "local"
-    capabilities = Capabilities(isolated_agent=False, one_host=True, workspace_sources=True)
+    capabilities = Capabilities(isolated_agent=False, one_host=True, workspace_sources=True, host_tools=True)
 
     def __init__(
         self,
@@ -231,6 +267,7 @@ class LocalProvider:
             meta = Meta(key=key, workspace=str(workspace), home=self._agent_home(thread), baselines=baselines)
             fresh = home.with_name(f"{home.name}{NEW}{secrets.token_hex(4)}")  # of at most 200 and 12 characters
             fresh.mkdir(mode=0o700, parents=True)
+            spool.make(str(fresh / SPOOL))
             _write_durably(fresh / META, msgspec.json.encode(meta))
             try:
                 fresh.rename(home)

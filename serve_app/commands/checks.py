@@ -22,6 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
+from runtime.errors import InputInvalid
 from runtime.settings import Settings
 
 DISTRIBUTION = "outlast"
@@ -191,6 +192,18 @@ def docker(settings: Settings) -> Check:
     return Check("docker", *survey.examine(settings.docker_host, settings.docker_image))
 
 
+def tools(settings: Settings) -> Check:
+    """Check that every host tool can be loaded, and what its parameters are can be told."""
+    compose = importlib.import_module("actors.compose")
+    try:
+        found = compose.lent_tools(settings).of({})
+    except InputInvalid as error:
+        return Check("tools", False, error.message)
+    except Exception as error:  # noqa: BLE001 - whatever a user's module raises
+        return Check("tools", False, f"OUTLAST_TOOLS cannot be loaded: {type(error).__name__}: {error}")
+    return Check("tools", True, ", ".join(tool.name for tool in found) or "none: OUTLAST_TOOLS declares none")
+
+
 CHECKS: tuple[Callable[[Settings], Check], ...] = (
     python,
     packages,
@@ -205,4 +218,5 @@ CHECKS: tuple[Callable[[Settings], Check], ...] = (
     codex,
     sandbox,
     docker,
+    tools,
 )

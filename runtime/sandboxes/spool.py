@@ -1,0 +1,103 @@
+"""The driver's end of host tools: which calls wait in a sandbox's spool, and their answers. See `tool_server.py`.
+
+Runs where the spool is: in the driver (`local`), or in an attendant as the container's root (`docker`), where `calls`
+is the agent's folder and all else is not. So nothing in `calls` is trusted: a link is not followed, what is no file or
+too long is no call, and a call without the token of one of the offers is answered with a refusal and goes no further.
+
+A driver that lost its run may still write here. It can do no harm (I1): an offer has a name of its own, which only the
+agent that was launched with it knows the token of; and an answer is made of the stored result of its call, so whoever
+writes it writes the same bytes.
+"""
+
+# ruff: noqa: PTH103, PTH104, PTH108, PTH110, PTH113, PTH123, PTH208
+from __future__ import annotations
+
+import json
+import os
+import stat
+from contextlib import suppress
+
+from runtime.sandboxes.tool_server import CALL_BYTES, digest, fault
+
+TYPE_CHECKING = False  # as in `tool_server.py`
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from typing import Any
+
+    Json = dict[str, Any]
+
+CALLS, ANSWERS, OFFERS = "calls", "answers", "offers"
+MOST = 16  # calls that are looked at in one go: an agent may write any number
+REFUSED = "This call does not have the token of this run."
+ID_CHARACTERS = 32
+
+
+def make(path: str) -> None:
+    """Make a spool of our own user's."""
+    for name in (CALLS, ANSWERS, OFFERS):
+        os.makedirs(f"{path}/{name}", mode=0o700, exist_ok=True)
+
+
+def offer(path: str, name: str, data: bytes) -> None:
+    """Write an offer. Raises OSError."""
+    _write(f"{path}/{OFFERS}", name, data)
+
+
+def answer(path: str, id: str, data: bytes) -> None:
+    """Write the answer of a call, unless it has one. Raises OSError."""
+    if _is_id(id) and not os.path.exists(f"{path}/{ANSWERS}/{id}"):
+        _write(f"{path}/{ANSWERS}", id, data)
+
+
+def waiting(path: str, known: Collection[str]) -> list[Json]:
+    """Return the calls without an answer that are not `known`, as `{id, tool, arguments}`. Raises OSError.
+
+    Answers whose calls are gone have been read, and are removed."""
+    answers = set(filter(_is_id, os.listdir(f"{path}/{ANSWERS}")))
+    calls = set(filter(_is_id, os.listdir(f"{path}/{CALLS}")))  # after the answers: what is gone here was answered
+    for id in answers - calls:
+        with suppress(OSError):
+            os.unlink(f"{path}/{ANSWERS}/{id}")
+    read = (_read(path, id) for id in sorted(calls - answers - set(known))[:MOST])
+    return [call for call in read if call is not None]
+
+
+def _is_id(name: str) -> bool:
+    return len(name) == ID_CHARACTERS and all(character in "0123456789abcdef" for character in name)
+
+
+def _read(path: str, id: str) -> Json | None:
+    """Return a call; None if it is none, which is then answered."""
+    data = b""
+    with suppress(OSError):
+        fd = os.open(f"{path}/{CALLS}/{id}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                data = file.read(CALL_BYTES + 1)
+    with suppress(ValueError, RecursionError):
+        call = json.loads(data) if len(data) <= CALL_BYTES else None
+        if isinstance(call, dict) and _offered(path, call.pop("token", None)):
+            tool, arguments = call.get("tool"), call.get("arguments")
+            if isinstance(tool, str) and isinstance(arguments, dict):
+                return {"id": id, "tool": tool, "arguments": arguments}
+    with suppress(OSError):
+        answer(path, id, json.dumps(fault(REFUSED)).encode())
+    return None
+
+
+def _offered(path: str, token: object) -> bool:
+    return isinstance(token, str) and os.path.isfile(f"{path}/{OFFERS}/{digest(token)}")
+
+
+def _write(folder: str, name: str, data: bytes) -> None:
+    """Write a file that is there whole or not at all."""
+    private = f"{folder}/.{name}.{os.urandom(6).hex()}"
+    fd = os.open(private, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        with open(fd, "wb") as file:
+            file.write(data)
+        os.rename(private, f"{folder}/{name}")
+    except OSError:
+        with suppress(OSError):
+            os.unlink(private)
+        raise
