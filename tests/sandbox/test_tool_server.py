@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp import ClientSession, StdioServerParameters, stdio_client
+from mcp.types import TextContent
 
 from runtime.sandboxes import spool
 from runtime.sandboxes.local import LocalProvider, LocalSandbox
@@ -90,6 +92,24 @@ async def test_calls_go_in_and_answers_come_out_in_any_order(sandbox: LocalSandb
     assert await client.leave() == 0
     assert await sandbox.calls([], 0.0) == []
     assert list((sandbox._home / "tools" / "answers").iterdir()) == [], "an answer that was read stays"
+
+
+async def test_the_protocols_own_client_takes_it_for_a_server(sandbox: LocalSandbox) -> None:
+    command, *arguments = sandbox.tool_server()
+    server = StdioServerParameters(command=command, args=arguments, env={TOKEN: SECRET})
+    async with stdio_client(server) as (read, write), ClientSession(read, write) as session:
+        await session.initialize()
+        assert [(tool.name, tool.description) for tool in (await session.list_tools()).tools] == [("add", "Add.")]
+        calling = asyncio.create_task(session.call_tool("add", {"a": 1}))
+        call = await next_call(sandbox)
+        assert call["arguments"] == {"a": 1}
+        await sandbox.answer_call(call["id"], result("3"))
+        (content,) = (await calling).content
+        assert isinstance(content, TextContent)
+        assert content.text == "3"
+        calling = asyncio.create_task(session.call_tool("add", {}))
+        await sandbox.answer_call((await next_call(sandbox))["id"], result("no", failed=True))
+        assert (await calling).is_error
 
 
 async def test_a_call_outlives_whoever_was_to_answer_it_and_has_one_answer(sandbox: LocalSandbox) -> None:
