@@ -83,6 +83,12 @@ class Store(Protocol):
 
         Raises ShardSuperseded, having written nothing, if `shard_epoch` is not the newest."""
 
+    def raise_generation(self, now_ms: int, above: int = 0) -> int:
+        """Say that acknowledged chunks are lost (P10): return the new generation, one past `above` at least.
+
+        Everybody who holds an epoch of a shard, of the supervisor or of a run that is not terminal is superseded, and
+        offsets of logs that are not closed are of another generation from now on. Durable when it returns."""
+
     def read_run(self, run_id: str) -> tuple[Head, RunSpec] | None:
         """Return the record, or None."""
 

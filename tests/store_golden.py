@@ -3,7 +3,7 @@
 `golden/store-v1.sql` is a store of schema 1 as SQL text; `golden/head-v1.json` and `spec-v1.json` are one head and one
 spec. They are what version 0.1.0 wrote, and are never written again: a new form of what is stored gets new files
 beside them, and all stay readable. `golden/claims-v2.json` is that head with claims that tell their end and their last
-append, `golden/checkpoint-v1.bin` a checkpoint.
+append, `golden/head-v3.json` that one in another generation, `golden/checkpoint-v1.bin` a checkpoint.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from runtime.testing.sample_ops import append, cancel, checkpoint, claim, create
 GOLDEN = Path(__file__).parent / "golden"
 STORE, HEAD, SPEC = GOLDEN / "store-v1.sql", GOLDEN / "head-v1.json", GOLDEN / "spec-v1.json"
 CLAIMS = GOLDEN / "claims-v2.json"
+RAISED = GOLDEN / "head-v3.json"
 CHECKPOINT = GOLDEN / "checkpoint-v1.bin"
 
 BATCHES: list[Batch] = [
@@ -50,7 +51,7 @@ BATCHES: list[Batch] = [
 
 A_CHECKPOINT = checkpoint(journal(4, 2, "c", start=300), translator=b"\x00\xff state", open_items=b'{"open":[]}')
 
-# Every field of version 1 has another value than its default, every field of now in A_TOLD_HEAD.
+# Every field of version 1 has another value than its default, every field of now in A_RAISED_HEAD.
 A_HEAD = Head(
     run_id="run-1",
     thread_id="thread-1",
@@ -107,6 +108,7 @@ A_TOLD_HEAD = msgspec.structs.replace(
         for epoch, end in enumerate(ClaimEnd, 1)
     ),
 )
+A_RAISED_HEAD = msgspec.structs.replace(A_TOLD_HEAD, generation=1_700_000_000_009)
 A_SPEC = RunSpec(
     harness="claude-code",
     translator_version=3,
@@ -157,6 +159,7 @@ def write() -> None:
         (HEAD, codec.encode(A_HEAD)),
         (SPEC, codec.encode(A_SPEC)),
         (CLAIMS, codec.encode(A_TOLD_HEAD)),
+        (RAISED, codec.encode(A_RAISED_HEAD)),
         (CHECKPOINT, encode_checkpoint(A_CHECKPOINT)),
     ):
         if not golden.exists():

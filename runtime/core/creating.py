@@ -46,6 +46,7 @@ def create(view: View, op: Create, now_ms: int) -> Decision:
         detached_since=now_ms,
         next_seq=1,
         log_bytes=len(accepted.data),
+        generation=view.generation(),
     )
     cancelled = with_cancel(holder, CancelReason.USER) if holder is not None and cancels else None
     return Decision(

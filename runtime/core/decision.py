@@ -44,6 +44,9 @@ class View(Protocol):
     def supervisor(self) -> SupervisorRow:
         """Return the current supervisor; epoch 0 before the first."""
 
+    def generation(self) -> int:
+        """Return the generation of the store's offsets (P10)."""
+
 
 class Decision(Struct, frozen=True, kw_only=True):
     """The answer, and what the transaction writes for it: nothing, for a refusal. `heads` in this order, since the

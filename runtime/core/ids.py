@@ -80,6 +80,10 @@ class Offset(NamedTuple):
     def __str__(self) -> str:
         return f"{self.generation:016d}_{self.position:016d}"
 
+    def leads_into(self, generation: int, length: int) -> bool:
+        """Return whether it is a position in a log of `length` chunks of that generation. The start is in every log."""
+        return self == START or (self.generation == generation and self.position <= length)
+
 
 START = Offset(0, 0)
 

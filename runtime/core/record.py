@@ -226,6 +226,7 @@ class Head(Struct, frozen=True, kw_only=True):
     last_assignment: str = ""  # names the decision, so that its repeat gets the first answer (I9)
     claims: tuple[Claim, ...] = ()
     version: int = 0
+    generation: int = 0  # of its offsets (P10)
 
     @property
     def active(self) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from runtime.core.batch import Batch
 from runtime.core.checkpoint import Checkpoint
+from runtime.core.generations import next_epoch, next_generation
 from runtime.core.machine import decide
 from runtime.core.ops import Op, Outcome
 from runtime.core.record import Head, RunSpec, Status
@@ -66,6 +67,16 @@ class MemoryStore:
             view.merge()
         self._fault("commit.after")
         return answers
+
+    def raise_generation(self, now_ms: int, above: int = 0) -> int:
+        """Say that acknowledged chunks are lost, and supersede everybody (P10); return the new generation."""
+        self._fault("commit.before")
+        with self._lock:
+            generation = next_generation(self._tables.generation, now_ms, above)
+            self._tables.raise_generation(generation)
+            self._epochs = {shard: next_epoch(epoch, generation) for shard, epoch in self._epochs.items()}
+        self._fault("commit.after")
+        return generation
 
     def read_run(self, run_id: str) -> tuple[Head, RunSpec] | None:
         """Return the record, or None."""

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from runtime.core.batch import Batch
 from runtime.core.checkpoint import Checkpoint
 from runtime.core.decision import Decision, SupervisorRow
+from runtime.core.generations import next_epoch, raised
 from runtime.core.record import Head, RunSpec
 
 Thread = tuple[str, str]  # owner, thread id
@@ -33,6 +34,14 @@ class Tables:
         self.open_runs: dict[str, None] = {}
         self.open_in_thread: dict[Thread, tuple[str, ...]] = {}
         self.supervisor = _NOBODY
+        self.generation = 0
+
+    def raise_generation(self, generation: int) -> None:
+        """Bring every run that goes on, and the supervisor's row, to `generation` (P10)."""
+        self.generation = generation
+        self.supervisor = SupervisorRow(epoch=next_epoch(self.supervisor.epoch, generation), claimant="")
+        for run_id in self.open_runs:
+            self.heads[run_id] = raised(self.heads[run_id], generation)
 
 
 class Transaction:
@@ -93,6 +102,10 @@ class Transaction:
     def supervisor(self) -> SupervisorRow:
         """Return the current supervisor; epoch 0 before the first."""
         return self._supervisor or self._tables.supervisor
+
+    def generation(self) -> int:
+        """Return the generation of new runs (P10)."""
+        return self._tables.generation
 
     def apply(self, decision: Decision) -> None:
         """Write what the decision says, or nothing of it.

@@ -30,8 +30,9 @@ from runtime.stores import postgres_schema as sql
 from runtime.stores.defect import unstorable
 from runtime.stores.postgres_connection import Address, Session, of_the_operation
 from runtime.stores.postgres_function import CALL
+from runtime.stores.postgres_loss import Witness, raise_generation
 from runtime.stores.postgres_memory import Memory
-from runtime.stores.postgres_reading import PostgresReading
+from runtime.stores.postgres_reading import GenerationRaised, PostgresReading
 from runtime.stores.postgres_setup import create_store
 from runtime.stores.postgres_view import PostgresView
 
@@ -58,6 +59,7 @@ class PostgresStore(PostgresReading):
         Raises StoreRefused for a shard that is not one of the store's, StoreUnavailable."""
         with self._write_lock:
             self._memory.forget()
+            self._opened = False
             try:
                 session = self._writing()
                 everybody = f"outlast log:{shard} "
@@ -67,6 +69,9 @@ class PostgresStore(PostgresReading):
                     raise StoreRefused(
                         f"log:{shard} is not a shard of the store at {self.address}, which has {self.meta.shards}."
                     )
+                (generation,) = _only(session.execute(sql.READ_GENERATION))
+                self._witness = Witness(generation, shard, row[0])
+                self._opened = True
                 self._name = f"{everybody}epoch {row[0]}."
                 session.execute(sql.END_SESSIONS, (everybody,))
                 session.execute(sql.NAME_SESSION, (self._name,))
@@ -82,6 +87,8 @@ class PostgresStore(PostgresReading):
         with self._write_lock:
             try:
                 return self._commit(shard, shard_epoch, ops, now_ms)
+            except GenerationRaised as error:
+                raise ShardSuperseded(shard, shard_epoch, error.generation) from error
             except psycopg.Error as error:
                 self._memory.forget()
                 self._drop_writer()
@@ -89,6 +96,13 @@ class PostgresStore(PostgresReading):
             except BaseException:
                 self._memory.forget()
                 raise
+
+    def raise_generation(self, now_ms: int, above: int = 0) -> int:
+        """Say that acknowledged chunks are lost, and supersede everybody (P10); return the new generation."""
+        try:
+            return raise_generation(self.address, now_ms, above)
+        except psycopg.Error as error:
+            raise self.address.store_error(error) from error
 
     def check(self) -> Mapping[str, Any]:
         """Return facts for `doctor` and `/readyz`."""
@@ -112,7 +126,7 @@ class PostgresStore(PostgresReading):
             if turn:
                 self._memory.forget()
             session = self._writing()
-            view = PostgresView(session, self._memory, fresh=turn > 0)
+            view = PostgresView(session, self._memory, fresh=turn > 0, generation=self._witness.generation)
             outcomes = _decide_all(view, ops, now_ms)
             try:
                 epoch, written = self._write(session, view, shard, shard_epoch, ops, outcomes)
@@ -129,8 +143,14 @@ class PostgresStore(PostgresReading):
                 raise ShardSuperseded(shard, shard_epoch, epoch)
             if written:
                 self._memory.keep(view, shard)
+                self._remember(view, shard)
                 return outcomes
         raise StoreUnavailable(f"Others write the same runs at {self.address}; nothing was written. Try again.")
+
+    def _remember(self, view: PostgresView, shard: int) -> None:
+        """Know for certain that what `view` wrote is stored (P10)."""
+        if (head := view.last_written(shard)) is not None:
+            self._witness = self._witness._replace(run_id=head.run_id, version=head.version, ended=head.status.terminal)
 
     def _write(
         self,

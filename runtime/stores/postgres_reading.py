@@ -25,6 +25,7 @@ from runtime.stores.codec import decode_head, decode_spec
 from runtime.stores.paging import decode_cursor, encode_cursor, page_limit
 from runtime.stores.postgres_connection import PATIENCE_S, Address, Session
 from runtime.stores.postgres_durability import server_facts
+from runtime.stores.postgres_loss import Witness, settle
 from runtime.stores.postgres_setup import Meta, check_meta
 from runtime.stores.postgres_view import batch_of
 
@@ -33,6 +34,14 @@ READ_PATIENCE_S = 2 * PATIENCE_S  # a page of a log is some MB
 WAIT_S = 5.0  # for a session that others use
 
 Row = tuple[Any, ...]
+
+
+class GenerationRaised(StoreUnavailable):
+    """What the shard of this process knows is of an earlier generation (P10): it is superseded."""
+
+    def __init__(self, address: Address, generation: int) -> None:
+        super().__init__(f"The store at {address} is of generation {generation} now; this shard knows an earlier one.")
+        self.generation = generation
 
 
 class PostgresReading:
@@ -46,6 +55,8 @@ class PostgresReading:
         self._idle: list[Session] = []  # its append and pop are atomic
         self._places = BoundedSemaphore(READERS)
         self._closed = False
+        self._witness = Witness(0)
+        self._opened = False
         with self.reading() as session:
             self.meta = self._ours(session)
 
@@ -168,9 +179,14 @@ class PostgresReading:
         return session
 
     def _ours(self, session: Session) -> Meta:
-        """Return what the store is, and have it be that for ever. Raises StoreRefused, psycopg.Error."""
+        """Return what the store is, and have it be that for ever: nothing of it may be lost (P10).
+
+        Raises StoreRefused, StoreUnavailable, GenerationRaised, psycopg.Error."""
         meta = check_meta(session, self.address, shards=self._shards, deployment_id=self._deployment_id)
         self._deployment_id = meta.deployment_id
+        generation = settle(session, self.address, self._witness)
+        if self._opened and generation != self._witness.generation:
+            raise GenerationRaised(self.address, generation)
         return meta
 
     def _give_back(self, session: Session) -> None:

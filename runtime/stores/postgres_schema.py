@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from runtime.stores import postgres_function
+from runtime.stores import postgres_function, postgres_loss
 
 LOCK: Final = 0x4F75746C  # "Outl": set-up's advisory lock, so that two starters make one store
 
@@ -115,6 +115,15 @@ MIGRATIONS: Final = (
             postgres_function.CREATE,
         ),
     ),
+    Migration(
+        4,
+        "the generation of offsets, and the history that it belongs to",
+        (
+            "ALTER TABLE outlast.meta ADD COLUMN generation bigint NOT NULL DEFAULT 0",
+            "ALTER TABLE outlast.meta ADD COLUMN history text NOT NULL DEFAULT ''",
+            postgres_loss.CREATE_RAISE,
+        ),
+    ),
 )
 SCHEMA_VERSION: Final = MIGRATIONS[-1].version
 
@@ -135,6 +144,8 @@ ADD_SHARDS: Final = "INSERT INTO outlast.shard SELECT shard, 0, '' FROM generate
 ADD_SUPERVISOR: Final = "INSERT INTO outlast.supervisor (only_row, epoch, claimant) VALUES (1, 0, '')"
 # One epoch more, for a new incarnation of a shard (P11).
 TAKE_SHARD: Final = "UPDATE outlast.shard SET epoch = epoch + 1, opener = %s WHERE shard = %s RETURNING epoch"
+# Read after the shard was taken: a later one is not given to it, since it is superseded then (P10).
+READ_GENERATION: Final = "SELECT generation FROM outlast.meta"
 # How a writer's connection is found by others: they end it by this name.
 NAME_SESSION: Final = "SELECT set_config('application_name', %s, false)"
 # End the sessions of this database user whose names begin so, and wait until they are gone.

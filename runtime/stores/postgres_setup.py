@@ -16,6 +16,7 @@ from runtime.core.record import Struct
 from runtime.errors import StoreRefused, StoreUnavailable
 from runtime.stores import postgres_schema as sql
 from runtime.stores.postgres_connection import LEAST_VERSION, Address, Session
+from runtime.stores.postgres_loss import NOTE_HISTORY
 
 SETUP_MS = 30_000  # a migration may take its time, and the second of two starters waits for the first
 
@@ -49,6 +50,7 @@ def create_store(address: Address, deployment_id: str, shards: int, *, adopt: bo
             session.execute(sql.ADD_SUPERVISOR)
         elif found.schema_version < sql.SCHEMA_VERSION:
             session.execute(sql.WRITE_SCHEMA_VERSION, (sql.SCHEMA_VERSION,))
+        session.execute(NOTE_HISTORY)
     return Meta(deployment_id=deployment_id, schema_version=sql.SCHEMA_VERSION, shards=shards)
 
 

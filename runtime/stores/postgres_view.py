@@ -27,8 +27,9 @@ Thread = tuple[str, str]  # owner, thread id
 class PostgresView:
     """What one group sees, its own earlier writes included. Raises psycopg.Error when it has to ask."""
 
-    def __init__(self, session: Session, memory: Memory, *, fresh: bool) -> None:
+    def __init__(self, session: Session, memory: Memory, *, fresh: bool, generation: int = 0) -> None:
         self._session = session
+        self._generation = generation
         self._memory = memory
         self._fresh = fresh
         # What was believed to be stored.
@@ -141,6 +142,10 @@ class PostgresView:
         self._seen_supervisor = self._memory.supervisor.epoch
         return self._memory.supervisor
 
+    def generation(self) -> int:
+        """Return the generation of new runs (P10): of a shard that is not superseded, it is the store's."""
+        return self._generation
+
     # --- what it was told ---
 
     def apply(self, op: Op, decision: Decision) -> None:
@@ -173,6 +178,14 @@ class PostgresView:
         if decision.supervisor is not None:
             _refuse_text(decision.supervisor.claimant)
             self.supervisor_row = decision.supervisor
+
+    def last_written(self, shard: int) -> Head | None:
+        """Return one record of a run of this shard that is written."""
+        for run_id, head in reversed(self.written.items()):
+            seen = self.seen.get(run_id)
+            if seen is None or seen.shard == shard:
+                return head
+        return None
 
     def _bind_count(self, limit: int, *, refused: bool) -> None:
         room = limit - self._added()  # what may be stored already so that this decision stands

@@ -11,12 +11,17 @@ may leave half of its rows; then the transaction is rolled back and made again w
 nothing but time, and it is answered `Unstorable`.
 
 Readers have their own connections and see the last commit; the writer never blocks them, nor they it.
+
+An older copy of the file that was put back is found out when the shard is opened, by the mark beside it
+(`sqlite_mark.py`), and its generation raised before anything else is written (P10).
 """
 
 from __future__ import annotations
 
 import errno
+import logging
 import sqlite3
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,9 +35,13 @@ from runtime.stores import sqlite_schema as sql
 from runtime.stores.defect import unstorable
 from runtime.stores.opener import end_predecessor, forget_opener, write_opener
 from runtime.stores.sqlite_connection import connect, keep_freed_memory, of_the_operation, to_store_error
+from runtime.stores.sqlite_loss import falls_short, raise_generation
+from runtime.stores.sqlite_mark import Mark, Reached, read_mark
 from runtime.stores.sqlite_reading import SqliteReading
 from runtime.stores.sqlite_setup import check_meta, create_store
 from runtime.stores.sqlite_view import SqliteView
+
+log = logging.getLogger("outlast.store")
 
 CHECKPOINT_BYTES = 4 << 20  # about 250 commits of one chunk; copying it takes 1 to 10 ms
 BUSY_MS = 1000  # nobody else writes; whoever does is a person with a SQLite shell
@@ -62,6 +71,8 @@ class SqliteStore(SqliteReading):
         self._write_lock = Lock()
         self._writer: sqlite3.Connection | None = None
         self._wal_bytes = 0
+        self._generation = 0
+        self._mark: Mark | None = None  # kept from the shard's opening on
 
     def open_shard(self, shard: int, opener: str) -> int:
         """Take the shard; return its new epoch (P11). The process that had the file is dead when this returns (P12).
@@ -77,14 +88,42 @@ class SqliteStore(SqliteReading):
                     # Two successors at once: only one is here at a time, and it ends the other.
                     end_predecessor(self.path)
                     write_opener(self.path)
+                    self._raise_if_lost(connection, shard)
                     if connection.execute(sql.TAKE_SHARD, (opener, shard)).rowcount != 1:
                         raise StoreRefused(f"A SQLite store has one shard, log:0; log:{shard} is not in {self.path}.")
                     (epoch,) = connection.execute(sql.READ_SHARD, (shard,)).fetchone()
+                    (self._generation,) = connection.execute(sql.READ_GENERATION).fetchone()
             except OSError as error:
                 failed = StoreFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreUnavailable
                 raise failed(f"The opener's file beside {self.path} cannot be written: {error}") from error
             self._epoch = int(epoch)
+            self._keep_mark()
             return self._epoch
+
+    def _raise_if_lost(self, connection: sqlite3.Connection, shard: int) -> None:
+        reached = read_mark(self.path)
+        row = connection.execute(sql.READ_SHARD, (shard,)).fetchone()
+        if row is not None and reached is not None and falls_short(connection, row[0], reached):
+            generation = raise_generation(connection, time.time_ns() // 1_000_000, reached.generation)
+            log.error(
+                "%s is an older copy of itself: chunks that clients have seen are lost. Offsets of the logs that go on "
+                "are of generation %d from now on, others are answered 410 offset_gone (P10).",
+                self.path,
+                generation,
+            )
+
+    def _keep_mark(self) -> None:
+        if self._mark is not None:
+            self._mark.close()
+        self._mark = Mark(self.path)
+        self._mark.write(Reached(self._generation, self._epoch))
+
+    def raise_generation(self, now_ms: int, above: int = 0) -> int:
+        """Say that acknowledged chunks are lost, and supersede everybody (P10); return the new generation."""
+        with self._write_lock:
+            connection = self._writing()
+            with self._transaction(connection):
+                return raise_generation(connection, now_ms, above)
 
     def commit(self, shard: int, shard_epoch: int, ops: Sequence[Op], now_ms: int) -> list[Outcome]:
         """Decide and store `ops` in order in one transaction, durably (I1, I2, P7).
@@ -93,7 +132,9 @@ class SqliteStore(SqliteReading):
         with self._write_lock:
             connection = self._writing()
             self._still_there()
-            outcomes = self._commit(connection, shard, shard_epoch, ops, now_ms)
+            outcomes, view = self._commit(connection, shard, shard_epoch, ops, now_ms)
+            if self._mark is not None and (last := view.last_written()) is not None:
+                self._mark.write(Reached(self._generation, shard_epoch, *last))
             self._checkpoint(connection)
             return outcomes
 
@@ -123,6 +164,9 @@ class SqliteStore(SqliteReading):
         """Release everything, and the opener's file if no newer shard was opened. Idempotent."""
         with self._write_lock:
             self.close_readers()
+            if self._mark is not None:
+                self._mark.close()
+                self._mark = None
             if self._writer is None:
                 return
             with suppress(sqlite3.Error, OSError):
@@ -133,7 +177,7 @@ class SqliteStore(SqliteReading):
 
     def _commit(
         self, connection: sqlite3.Connection, shard: int, shard_epoch: int, ops: Sequence[Op], now_ms: int
-    ) -> list[Outcome]:
+    ) -> tuple[list[Outcome], SqliteView]:
         left_out: dict[int, Outcome] = {}
         while True:  # each turn leaves out one operation more
             try:
@@ -145,7 +189,7 @@ class SqliteStore(SqliteReading):
                     view = SqliteView(connection)
                     outcomes = _decide_all(view, ops, now_ms, left_out)
                 self._wal_bytes += view.written_bytes
-                return outcomes
+                return outcomes, view
             except _DefectError as defect:
                 left_out[defect.place] = unstorable(ops[defect.place], defect.cause)
 

@@ -95,6 +95,11 @@ MIGRATIONS: Final = (
         "what ended runs said, kept longer than their logs",
         ("CREATE TABLE transcript (run INTEGER PRIMARY KEY, data BLOB NOT NULL)",),
     ),
+    Migration(
+        5,
+        "the generation of offsets",
+        ("ALTER TABLE meta ADD COLUMN generation INTEGER NOT NULL DEFAULT 0",),
+    ),
 )
 SCHEMA_VERSION: Final = MIGRATIONS[-1].version
 
@@ -137,6 +142,16 @@ ADD_SUPERVISOR: Final = "INSERT INTO supervisor (only_row, epoch, claimant) VALU
 READ_SHARD: Final = "SELECT epoch FROM shard WHERE shard = ?"
 # One epoch more, for a new incarnation of a shard.
 TAKE_SHARD: Final = "UPDATE shard SET epoch = epoch + 1, opener = ? WHERE shard = ?"
+
+# --- a loss (P10) ----------------------------------------------------------------------------------------------
+
+READ_GENERATION: Final = "SELECT generation FROM meta"
+# How far a run has come that a mark names.
+READ_VERSION: Final = "SELECT version FROM run WHERE ordinal = ?"
+LIST_OPEN: Final = "SELECT ordinal, head FROM run WHERE terminal = 0 ORDER BY ordinal"
+RAISE_META: Final = "UPDATE meta SET generation = ?"
+RAISE_SHARDS: Final = "UPDATE shard SET epoch = max(epoch + 1, ?)"
+RAISE_SUPERVISOR: Final = "UPDATE supervisor SET epoch = max(epoch + 1, ?), claimant = ''"
 
 # --- what a transaction reads ----------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ class SqliteView:
         self._execute = connection.execute
         self._heads: dict[str, Head] = {}
         self._ordinals: dict[str, int] = {}
+        self._last: Head | None = None  # that was written
         self.written_bytes = 0  # about what the transaction adds to the WAL
 
     def head(self, run_id: str) -> Head | None:
@@ -66,6 +67,16 @@ class SqliteView:
         epoch, claimant = self._execute(sql.READ_SUPERVISOR).fetchone()
         return SupervisorRow(epoch=epoch, claimant=claimant)
 
+    def generation(self) -> int:
+        """Return the generation of new runs (P10)."""
+        (generation,) = self._execute(sql.READ_GENERATION).fetchone()
+        return int(generation)
+
+    def last_written(self) -> tuple[int, int, int] | None:
+        """Return (ordinal, version, whether it is terminal) of one record that is written; None if none is."""
+        head = self._last
+        return None if head is None else (self._ordinals[head.run_id], head.version, int(head.status.terminal))
+
     def apply(self, decision: Decision) -> None:
         """Write what the decision says. After an error a part of it may be written: begin the transaction again.
 
@@ -105,7 +116,7 @@ class SqliteView:
         stored = encode(spec)
         self._execute(sql.ADD_SPEC, (ordinal, stored))
         self.written_bytes += len(stored)
-        self._heads[head.run_id] = head
+        self._heads[head.run_id] = self._last = head
         self._ordinals[head.run_id] = ordinal
 
     def _write_head(self, head: Head) -> None:
@@ -117,7 +128,7 @@ class SqliteView:
             self._execute(sql.WRITE_MOVED_HEAD, (*_searched(head), head.version, encode(head), ordinal))
         if _to_destroy(before) != _to_destroy(head):
             self._execute(sql.ADD_DESTROY_PENDING if _to_destroy(head) else sql.REMOVE_DESTROY_PENDING, (ordinal,))
-        self._heads[head.run_id] = head
+        self._heads[head.run_id] = self._last = head
 
     def _write_checkpoint(self, checkpoint: Checkpoint) -> None:
         data = checkpoints.encode(checkpoint)

@@ -7,6 +7,7 @@ from typing import Any
 from runtime.core.batch import Batch
 from runtime.core.checkpoint import Checkpoint
 from runtime.core.decision import Decision, SupervisorRow
+from runtime.core.generations import next_epoch, next_generation, raised
 from runtime.core.machine import decide
 from runtime.core.ops import Op, Outcome
 from runtime.core.record import Head, RunSpec
@@ -23,6 +24,7 @@ class DictView:
         self.transcripts: dict[str, bytes] = {}
         self.checkpoints: dict[str, Checkpoint] = {}
         self.supervisor_row = SupervisorRow(epoch=0, claimant="")
+        self.now_generation = 0
 
     def head(self, run_id: str) -> Head | None:
         """Return the run's head."""
@@ -55,6 +57,18 @@ class DictView:
     def supervisor(self) -> SupervisorRow:
         """Return the current supervisor."""
         return self.supervisor_row
+
+    def generation(self) -> int:
+        """Return the generation of new runs."""
+        return self.now_generation
+
+    def raise_generation(self, now_ms: int = 1) -> None:
+        """Let it be known that something is lost."""
+        generation = self.now_generation = next_generation(self.now_generation, now_ms)
+        self.supervisor_row = SupervisorRow(epoch=next_epoch(self.supervisor_row.epoch, generation), claimant="")
+        self.heads |= {
+            run_id: raised(head, generation) for run_id, head in self.heads.items() if not head.status.terminal
+        }
 
     def log(self, run_id: str) -> list[Batch]:
         """Return the run's batches in order."""
@@ -99,6 +113,7 @@ class DictView:
         twin.batches, twin.tails = dict(self.batches), dict(self.tails)
         twin.checkpoints, twin.transcripts = dict(self.checkpoints), dict(self.transcripts)
         twin.supervisor_row = self.supervisor_row
+        twin.now_generation = self.now_generation
         return twin
 
     def rows(self) -> tuple[object, ...]:

@@ -44,6 +44,9 @@ class ModelServer:
 
     def __init__(self, shards: int = 1) -> None:
         self.tables = Tables(shards)
+        self.tables.server = lambda: (f"model {self.timeline}", self.clock_ms())
+        self.timeline = 1
+        self.clock_ms: Callable[[], int] = lambda: 0
         self.down = False
         self.sessions: list[ModelSession] = []
         self.before: Callable[[], None] = lambda: None
@@ -63,6 +66,12 @@ class ModelServer:
         """End every session; what was under way never happens."""
         for session in [session for session in self.sessions if not session.calm]:
             self._end(session)
+
+    def go_back(self, earlier: Tables, *, failover: bool) -> None:
+        """Be what it was when `earlier` was copied: a standby that is promoted, or a data folder that was put back."""
+        self.restart()
+        self.tables = earlier
+        self.timeline += failover
 
     def connect(self, name: str, *, calm: bool) -> ModelSession:
         """Open a session. Raises OperationalError while the server is down."""

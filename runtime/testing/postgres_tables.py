@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from psycopg.errors import LockNotAvailable, UniqueViolation
@@ -18,10 +18,13 @@ from psycopg.errors import LockNotAvailable, UniqueViolation
 from runtime.stores import postgres_schema as sql
 from runtime.stores.postgres_durability import READ_SERVER
 from runtime.stores.postgres_function import CALL, HUGE
+from runtime.stores.postgres_loss import LIST_OPEN, RAISE, READ_HISTORY
 
 Values = Any  # of one statement: a tuple, or a mapping by name
 Rows = list[tuple[Any, ...]]
 Thread = tuple[str, str]
+
+FIRST_HISTORY = "model 1"
 
 
 @dataclass(slots=True)
@@ -85,6 +88,9 @@ class Tables:
         self.stderr: dict[str, bytes] = {}
         self.transcripts: dict[str, bytes] = {}
         self.marks: dict[str, bytes] = {}
+        self.generation = 0
+        self.history = FIRST_HISTORY  # as `meta` has it
+        self.server: Callable[[], tuple[str, int]] = lambda: (FIRST_HISTORY, 0)  # the server's own, and its clock
         self.locks: dict[object, Locks] = {}  # by session
         self._statements: dict[str, Callable[[Values], Rows]] = {
             sql.TAKE_SHARD: self._take_shard,
@@ -112,6 +118,9 @@ class Tables:
             sql.READ_CHECKPOINT: lambda values: [(self.marks[run],) for run in values if run in self.marks],
             sql.LIST_BATCHES: self._list_batches,
             sql.COUNT_RUNS: lambda _: [(len(self.runs),)],
+            sql.READ_GENERATION: lambda _: [(self.generation,)],
+            LIST_OPEN: lambda _: [(row.run_id, row.version, row.head) for row in self._open()],
+            RAISE: lambda values: [(self._raise(values),)],
         }
         for by_status in (False, True):
             for by_thread in (False, True):
@@ -122,7 +131,20 @@ class Tables:
         for a statement that the store has not."""
         if query.statement == CALL:
             return [write_group(self, query)]
+        if query.statement == READ_HISTORY:
+            return [self._history(*query.values)]
         return self._statements[query.statement](query.values)
+
+    def copy(self) -> Tables:
+        """Return what is committed now, as a standby or a copy of the data folder has it."""
+        twin = Tables(len(self.shards))
+        twin.shards, twin.supervisor = dict(self.shards), self.supervisor
+        twin.runs = {run_id: replace(row) for run_id, row in self.runs.items()}
+        twin.specs, twin.stderr, twin.marks = dict(self.specs), dict(self.stderr), dict(self.marks)
+        twin.transcripts = dict(self.transcripts)
+        twin.batches = {run_id: dict(batches) for run_id, batches in self.batches.items()}
+        twin.generation, twin.history, twin.server = self.generation, self.history, self.server
+        return twin
 
     @contextmanager
     def locking(self, wanted: Locks, by: object) -> Iterator[None]:
@@ -166,7 +188,30 @@ class Tables:
     def _record(self, row: Row) -> tuple[Any, ...]:
         return row.ordinal, row.head, self.specs[row.run_id]
 
+    def _open(self) -> list[Row]:
+        return sorted((row for row in self.runs.values() if not row.terminal), key=lambda row: row.run_id)
+
     # --- statements of more than one line ---
+
+    def _history(self, shard: int, run_id: str) -> tuple[Any, ...]:
+        row = self.runs.get(run_id)
+        epoch, version = self.shards.get(shard), None if row is None else row.version
+        return self.generation, self.history, *self.server(), epoch, version
+
+    def _raise(self, values: Values) -> bool:
+        """Do what the function `outlast.raise_generation` does."""
+        self.refuse_locked(Locks({"meta", "supervisor", *map(_shard_row, self.shards), *map(_run_row, self.runs)}))
+        open_runs = self._open()
+        seen = dict(zip(values["runs"], values["versions"], strict=True))
+        if self.generation != values["seen_generation"] or {row.run_id: row.version for row in open_runs} != seen:
+            return False
+        generation = self.generation = values["generation"]
+        for row, head in zip(open_runs, values["heads"], strict=True):
+            row.version, row.head = row.version + 1, head
+        self.shards = {shard: max(epoch + 1, generation) for shard, epoch in self.shards.items()}
+        self.supervisor = (max(self.supervisor[0] + 1, generation), "")
+        self.history = values["history"] or self.history
+        return True
 
     def _take_shard(self, values: Values) -> Rows:
         _, shard = values
@@ -241,10 +286,14 @@ def _shard_row(shard: int) -> str:
     return f"shard {shard}"
 
 
+def _run_row(run_id: str) -> str:
+    return f"run {run_id}"
+
+
 def locked_rows(tables: Tables, group: Mapping[str, Any]) -> Locks:
     """Return what a group locks: its shard's row, those of runs, and those that say who the supervisor is and how many
     runs there may be, if it changes that. Who the supervisor is may be read by several at once."""
-    rows = {_shard_row(group["p_shard"]), *(f"run {run_id}" for run_id in group["seen_runs"] if run_id in tables.runs)}
+    rows = {_shard_row(group["p_shard"]), *(_run_row(run_id) for run_id in group["seen_runs"] if run_id in tables.runs)}
     if group["supervisor_epoch"] >= 0:
         rows.add("supervisor")
     if group["count_most"] < HUGE:

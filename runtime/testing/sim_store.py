@@ -208,6 +208,10 @@ class WatchedStore:
         self._trouble.strike_after()
         return outcomes
 
+    def raise_generation(self, now_ms: int, above: int = 0) -> int:
+        """See ports.Store."""
+        return self.inner.raise_generation(now_ms, above)
+
     def read_run(self, run_id: str) -> tuple[Head, RunSpec] | None:
         """See ports.Store."""
         self._trouble.strike(self._trouble.reading)

@@ -28,6 +28,7 @@ from runtime.testing.store_cases.claiming import ClaimCases
 from runtime.testing.store_cases.creating import CreateCases
 from runtime.testing.store_cases.finishing import FinishCases
 from runtime.testing.store_cases.intending import IntentCases
+from runtime.testing.store_cases.losing import LossCases
 from runtime.testing.store_cases.reading import ReadCases
 from runtime.testing.store_cases.shard_driver import ShardDriver
 from runtime.testing.store_cases.sharing import ShardCases
@@ -42,6 +43,7 @@ class StoreKit(
     FinishCases,
     TranscriptCases,
     IntentCases,
+    LossCases,
     ShardCases,
     ReadCases,
 ):

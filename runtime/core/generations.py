@@ -1,0 +1,37 @@
+"""What a store becomes when acknowledged chunks are known to be lost: a generation later (P10).
+
+A store is lost in one way only: it is, all of it, as it was at an earlier moment (a standby that lacked the end, a copy
+that was put back). What came after that moment is gone, and whoever saw it may be alive. So everything that could be
+taken for something of before gets a number that was never given:
+
+    offsets         of every log that is not closed, and of every run to come. A closed log lacks nothing: nothing could
+                    follow its terminal chunk. Its offsets stay good.
+    driver epochs   of every run that is not terminal: a claim may be lost, and its driver alive. It is superseded, and
+                    the next one replays the journal against what is stored, so what was lost of it is stored again.
+    shard epochs, supervisor's epoch   likewise: they start anew, with nothing in memory.
+
+One number serves for all of them. It is the time in ms, or more: two lives that go out from one and the same copy give
+no number twice, as long as none of them gives one each ms.
+"""
+
+from __future__ import annotations
+
+from runtime.core.record import Head
+
+
+def next_generation(stored: int, now_ms: int, above: int = 0) -> int:
+    """Return the generation after `stored`, and after `above`: whatever else is known to have been given."""
+    return max(stored + 1, above + 1, now_ms)
+
+
+def next_epoch(epoch: int, generation: int) -> int:
+    """Return an epoch that no life of before `generation` has given."""
+    return max(epoch + 1, generation)
+
+
+def raised(head: Head, generation: int) -> Head:
+    """Return the head of a run that is not terminal as it is in `generation`."""
+    return head.with_(
+        driver_epoch=next_epoch(head.driver_epoch, generation),
+        generation=head.generation if head.closed else generation,
+    )
