@@ -28,7 +28,7 @@ from actors.ray_access import use_token
 from actors.segments import RaySegmentReader
 from actors.viewers import Viewers
 from runtime.core.chunk import decode_chunk
-from runtime.core.ids import Offset, RunId, ThreadId
+from runtime.core.ids import START, Offset, RunId, ThreadId
 from runtime.core.ops import Refusal, RequestCancel, to_error
 from runtime.core.record import CancelReason, to_wire
 from runtime.engine.admission import LOCAL_OWNER, Options, create_op, find_harness
@@ -115,20 +115,22 @@ class Client:
                 raise RunNotFound(run_id)
             self._push()
             await self._tell(self._cluster.supervisor().ensure(run_id))
-            at = parsed.position if parsed is not None else await self._tail(run_id)
+            generation, at = parsed if parsed is not None else await self._tail(run_id)
             while True:
                 reply, chunks = await self._read(run_id, at)
-                if reply.next < at:
-                    raise OffsetGone(offset, str(Offset(reply.generation, reply.next)))
+                if (generation, at) == START:
+                    generation = reply.generation
+                if not Offset(generation, at).leads_into(reply.generation, reply.next):
+                    raise OffsetGone(str(Offset(generation, at)), str(Offset(reply.generation, reply.next)))
                 for data in chunks:
                     at += 1
-                    yield str(Offset(reply.generation, at)), decode_chunk(data)
+                    yield str(Offset(generation, at)), decode_chunk(data)
                 if reply.closed:
                     return
 
-    async def _tail(self, run_id: str) -> int:
+    async def _tail(self, run_id: str) -> Offset:
         stored = await repeat(lambda: self._cluster.shard(run_id).record(run_id))
-        return 0 if stored is None else stored[0].next_seq
+        return START if stored is None else Offset(stored[0].generation, stored[0].next_seq)
 
     async def cancel(self, run_id: str) -> None:
         """Stop a run; returns once that is recorded. Nothing happens to one that has ended. Raises RunNotFound."""

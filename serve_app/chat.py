@@ -95,7 +95,7 @@ class Chat:
         run_id = start.create.run_id
         if not isinstance(outcome, Created | Joined):
             raise to_error(outcome)  # type: ignore[arg-type]  # a Create has no other answer
-        known = accepted() if isinstance(outcome, Created) else None
+        known = accepted(outcome.head.generation) if isinstance(outcome, Created) else None
         return self._gateway.stream(View(run_id, start.format, strict=start.strict, known=known))
 
     # --- GET ---

@@ -97,6 +97,6 @@ class Piece:
         return None
 
 
-def accepted() -> Piece:
+def accepted(generation: int) -> Piece:
     """Return the first chunk of every log: what a run's creation has just made durable (P2)."""
-    return Piece(0, 1, chunk.run_accepted())
+    return Piece(0, 1, chunk.run_accepted(), generation)

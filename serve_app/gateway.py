@@ -34,7 +34,6 @@ TELL_S = 10.0
 # A stream over the bound of fresh starts is still served to who comes back, up to this multiple of it: then it is
 # dropped, and finds another replica.
 RETURNING = 2
-GENERATION = 0  # P10; raised by a restore (a later issue)
 
 
 class Gateway:
@@ -133,6 +132,7 @@ class Gateway:
         if head.needs_driver:
             self.tell("ensure", head.run_id, self.cluster.supervisor().ensure)
         position = head.next_seq if attach.offset is None else _position(attach.offset, head)
+        view.generation = head.generation
         if not head.closed or position < head.next_seq:
             return position
         if attach.may_be_empty:
@@ -155,8 +155,8 @@ def _owned(found: tuple[Head, RunSpec] | None, run_id: str) -> tuple[Head, RunSp
 
 
 def _position(offset: Offset, head: Head) -> int:
-    if offset.generation != GENERATION or offset.position > head.next_seq:
-        raise OffsetGone(str(offset), str(Offset(GENERATION, head.next_seq)))
+    if not offset.leads_into(head.generation, head.next_seq):
+        raise OffsetGone(str(offset), str(Offset(head.generation, head.next_seq)))
     return offset.position
 
 

@@ -65,6 +65,8 @@ class LogReader:
         self._segments = segments
         self._run_id = run_id
         self._shard_epoch = 0
+        self.generation: int | None = None  # of everything it has read
+        self.gone = False  # what comes now is another log
 
     async def read(self, after: int, wait_s: float) -> Stretch:
         """Return what lies past `after`; with nothing there, wait up to `wait_s`. Returns when the shard has
@@ -99,8 +101,11 @@ class LogReader:
         if reply.shard_epoch < self._shard_epoch:
             raise StoreUnavailable(f"The answer is of shard epoch {reply.shard_epoch}, which was superseded.")
         self._shard_epoch = reply.shard_epoch
-        if not reply.known or reply.next < after:
-            raise LogGone(f"run {self._run_id} has no position {after}")
+        if self.generation is None and reply.known:
+            self.generation = reply.generation
+        if not reply.known or reply.next < after or reply.generation != self.generation:
+            self.gone = True
+            raise LogGone(f"run {self._run_id} has no position {after} of generation {self.generation}")
         return reply
 
     async def _segment(self, ref: Any) -> bytes | None:

@@ -142,7 +142,7 @@ class Channels:
     def join(self, run_id: str, viewer: Waiting) -> Channel:
         """Return the run's channel, with `viewer` in it. Every join is ended by one `leave`."""
         channel = self._channels.get(run_id)
-        if channel is None or channel.gone:
+        if channel is None or channel.gone or channel.reader.gone:
             reader = LogReader(self._cluster, self._segments, run_id)
             channel = self._channels[run_id] = Channel(reader, self._background, run_id)
         channel.viewers.add(viewer)

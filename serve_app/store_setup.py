@@ -11,7 +11,8 @@ import logging
 import uuid
 from pathlib import Path
 
-from actors.compose import is_postgres, load_attribute, store_path
+from actors.compose import is_postgres, load_attribute, open_store, store_path
+from runtime.engine.clock import SystemClock
 from runtime.errors import InputInvalid, OutlastError, StoreRefused
 from runtime.settings import Settings
 
@@ -51,6 +52,17 @@ def prepare_store(settings: Settings) -> str:
     """Make the store, or bring an old one to this version; return the deployment id. Raises StoreRefused."""
     mark = settings.data_path / "deployment"
     return (_prepare_postgres if is_postgres(settings) else _prepare_sqlite)(settings, mark)
+
+
+def raise_generation(settings: Settings) -> int:
+    """Say that the store was restored, and may lack chunks that clients have seen (P10); return its new generation.
+
+    The instance may run or not. Raises StoreRefused, StoreUnavailable."""
+    store = open_store(settings)
+    try:
+        return store.raise_generation(SystemClock().wall_ms())
+    finally:
+        store.close()
 
 
 def _new_id() -> str:

@@ -57,11 +57,13 @@ class Ending(Enum):
 
 class View:
     """What a stream shows: the log of `run_id` past `position`. `known` is the piece before the shared read's start,
-    if the caller holds it. `strict` hides what a strict AG-UI client does not take (P26)."""
+    if the caller holds it. `strict` hides what a strict AG-UI client does not take (P26). `generation` is that of
+    `position`, where it is known (P10): the start is in every one."""
 
     def __init__(
         self, run_id: str, format: Format, position: int = 0, *, strict: bool = False, known: Piece | None = None
     ) -> None:
+        self.generation: int | None = None if known is None else known.generation
         self.run_id = run_id
         self.format = format
         self.position = position
@@ -205,6 +207,7 @@ class LogStream(Response):
             view.run_id,
             view.format,
             position=view.position,
+            generation=view.generation,
             strict=view.strict,
             beat_s=self._beat_s,
             spawn=group.create_task,

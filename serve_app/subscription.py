@@ -39,6 +39,7 @@ class Subscription:
         format: Format,
         *,
         position: int,
+        generation: int | None,
         strict: bool,
         beat_s: float,
         spawn: Spawn,
@@ -48,6 +49,7 @@ class Subscription:
         self._format = format
         self._spawn = spawn
         self._show_from = position
+        self._generation = generation  # None: of whatever it is at the first look
         self._hiding = strict
         self._position = 0 if strict else position
         self._end: int | None = None  # the log's end, if a read of our own has found it
@@ -76,6 +78,7 @@ class Subscription:
         """Return the bytes to send next, as soon as there are any; None once everything up to the end of a closed
         log was returned. Raises LogGone."""
         while True:
+            self._same_log()
             pieces = self._channel.since(self._position)
             if pieces is None:
                 pieces = self._catch_up()
@@ -93,6 +96,14 @@ class Subscription:
                 self._heart.sent()
                 return self._format.heartbeat
             await self._pause()
+
+    def _same_log(self) -> None:
+        """Raise LogGone if this viewer's position is of another generation than what is read (P10)."""
+        read = self._channel.reader.generation
+        if self._generation is None:
+            self._generation = read
+        elif read is not None and read != self._generation:
+            raise LogGone(f"run {self._run_id} is of generation {read} and was of {self._generation}")
 
     async def _pause(self) -> None:
         self._waiter = asyncio.get_running_loop().create_future()

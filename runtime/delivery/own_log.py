@@ -20,7 +20,7 @@ from typing import Any, TypeVar, cast
 from runtime.agent_ports import Ending
 from runtime.core.batch import Band, Batch
 from runtime.core.chunk import RUN_FINISHED, TERMINAL_TYPES, chunk_type, decode_chunk
-from runtime.core.ids import Offset
+from runtime.core.ids import START, Offset
 from runtime.core.open_items import OpenItems
 from runtime.core.ops import (
     AlreadyEnded,
@@ -81,13 +81,15 @@ class OwnLog:
     async def read(self, offset: str) -> AsyncGenerator[Entry, None]:
         """Yield what lies after `offset`; see the port. Raises RunNotFound."""
         parsed = Offset.parse(offset)
-        at = parsed.position if parsed is not None else await self._length()
+        at, generation = await self._place(parsed)
         while True:
             reply = await repeat(lambda at=at: self._log.read(self.run_id, at, PARK_S, inline=True))  # type: ignore[misc]
             if not reply.known:
                 raise RunNotFound(self.run_id)
-            if reply.next < at or (parsed is not None and parsed.position and parsed.generation != reply.generation):
-                raise OffsetGone(offset, str(Offset(reply.generation, reply.next)))
+            if generation is None:
+                generation = reply.generation
+            if not Offset(generation, at).leads_into(reply.generation, reply.next):
+                raise OffsetGone(str(Offset(generation, at)), str(Offset(reply.generation, reply.next)))
             if reply.tail_count and reply.next > at:
                 for chunk in skip(reply.tail, at - reply.tail_start).split(b"\n"):
                     at += 1
@@ -102,17 +104,21 @@ class OwnLog:
             return []
         found_pages = pages(self._log, self.run_id, 0, found[0].next_seq)
         chunks = [chunk async for page in found_pages for batch in page for chunk in batch.chunks()]
-        return [Entry(str(Offset(0, position)), chunk) for position, chunk in enumerate(chunks, 1)]
+        generation = found[0].generation
+        return [Entry(str(Offset(generation, position)), chunk) for position, chunk in enumerate(chunks, 1)]
 
     async def exists(self) -> bool:
         """Return whether the run exists."""
         return await repeat(lambda: self._log.record(self.run_id)) is not None
 
-    async def _length(self) -> int:
+    async def _place(self, offset: Offset | None) -> tuple[int, int | None]:
+        """Return where to begin (the tail, without an offset), and of which generation that is: None for any (P10)."""
+        if offset is not None:
+            return offset.position, None if offset == START else offset.generation
         found = await repeat(lambda: self._log.record(self.run_id))
         if found is None:
             raise RunNotFound(self.run_id)
-        return found[0].next_seq
+        return found[0].next_seq, found[0].generation
 
 
 class ClaimedOwnLog(OwnLog):
@@ -140,7 +146,7 @@ class ClaimedOwnLog(OwnLog):
             return []
         ends = chunk_type(chunks[-1]) in TERMINAL_TYPES
         positions = await self._in_turn(self._finish(list(chunks)) if ends else self._append(list(chunks)))
-        return [str(Offset(0, position)) for position in positions]
+        return [str(Offset(self._authority.head.generation, position)) for position in positions]
 
     async def close(self) -> None:
         """End the run as `agent_no_result`, or as aborted if it was cancelled; one that has ended is left alone.

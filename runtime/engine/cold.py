@@ -68,19 +68,23 @@ class Cold:
 
     async def seal(self, tail: Tail, batches: list[Batch]) -> None:
         """Make a segment of what was read."""
+        generation = tail.generation
         ref = await self._put(b"\n".join(batch.data for batch in batches))
-        if ref is not None:
+        if ref is not None and tail.generation == generation:
             tail.seal(Sealed(start=batches[0].seq, end=batches[-1].next_seq, ref=ref))
 
     async def seal_tail(self, tail: Tail) -> None:
         """Make segments of a tail's oldest stretches until it is short."""
         while (due := tail.to_seal()) is not None:
             start, end, data = due
+            generation = tail.generation
             tail.sealing = True
             try:
                 ref = await self._put(data)
             finally:
                 tail.sealing = False
+            if tail.generation != generation:
+                continue  # it is no longer of this log (P10)
             if ref is None:
                 tail.forget(end)
             else:

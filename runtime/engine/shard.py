@@ -184,7 +184,8 @@ class Shard(Questions):
 
     def _extend(self, batch: Batch, head: Head) -> None:
         tail = self._tail(head.run_id)
-        tail.add(batch)
+        if head.generation >= tail.generation:
+            tail.add(batch)
         tail.adopt(head)
         if head.cancel_requested:
             self._watchlist.adopt(head)  # a neighbour's transaction may have cancelled it
@@ -236,7 +237,10 @@ class Shard(Questions):
         return reply
 
     async def _read_cold(self, tail: Tail, after: int, *, seal: bool) -> ReadReply:
+        generation = tail.generation
         batches = await self._cold.read(tail.run_id, after)
+        if tail.generation != generation:
+            raise StoreError(f"The log of run {tail.run_id!r} has become another one; read again.")  # P10
         if not batches:
             raise StoreError(f"The store has no chunk {after} of run {tail.run_id!r} although its record says so.")
         if seal and self._cold.seals:

@@ -66,14 +66,33 @@ class Tail:
 
     # --- what the committer tells ---
 
+    @property
+    def generation(self) -> int:
+        """Return the generation of what is held (P10)."""
+        return 0 if self.head is None else self.head.generation
+
     def adopt(self, head: Head) -> None:
-        """Take a head as stored, unless a newer one is known; wake readers if the log's end moved."""
+        """Take a head as stored, unless a newer one is known; wake readers if the log's end moved.
+
+        One of a later generation is newer, whatever its version: the store has gone back, and what was held of the log
+        may be another log's by now (P10)."""
         known = self.head
+        if known is not None and known.generation != head.generation:
+            if known.generation < head.generation:
+                self.head = head
+                self._hold_nothing()
+                self.wake()
+            return
         if known is not None and known.version >= head.version:
             return
         self.head = head
         if known is None or known.next_seq != head.next_seq or known.closed != head.closed:
             self.wake()
+
+    def _hold_nothing(self) -> None:
+        self.sealed = []
+        self._batches.clear()
+        self._bytes = 0
 
     def add(self, batch: Batch) -> None:
         """Take a committed batch; one that is here already changes nothing."""
@@ -163,6 +182,7 @@ class Tail:
             tail_start=start,
             tail_count=count,
             tail=tail,
+            generation=head.generation,
         )
 
     def _segments_from(self, after: int) -> tuple[tuple[Sealed, ...], int]:

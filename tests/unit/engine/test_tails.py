@@ -19,9 +19,9 @@ from runtime.testing.sim_loop import elapse, play
 SEGMENT_BYTES, REPLY_BYTES = 60, 90
 
 
-def head(next_seq: int, version: int, *, closed: bool) -> Head:
+def head(next_seq: int, version: int, *, closed: bool, generation: int = 0) -> Head:
     fixed = {"run_id": "run", "thread_id": "thread", "owner": "", "digest": "", "created_at": 0}
-    return Head(**fixed, next_seq=next_seq, version=version, closed=closed)  # type: ignore[arg-type]
+    return Head(**fixed, next_seq=next_seq, version=version, closed=closed, generation=generation)  # type: ignore[arg-type]
 
 
 class Acts:
@@ -32,6 +32,7 @@ class Acts:
         self.log: list[Batch] = []
         self.segments: list[bytes] = []
         self.version = 0
+        self.generation = 0
         self.tell()
 
     @property
@@ -44,16 +45,23 @@ class Acts:
 
     def tell(self, *, closed: bool = False) -> None:
         self.version += 1
-        self.tail.adopt(head(self.end, self.version, closed=closed))
+        self.tail.adopt(head(self.end, self.version, closed=closed, generation=self.generation))
 
     def append(self, count: int, *, seen: bool) -> None:
         """Commit a batch; `seen`: its answer came, so that the tail gets it."""
-        chunks = [b"%d-%s" % (self.end + at, b"x" * (at % 5)) for at in range(count)]
+        chunks = [b"%d-%d-%s" % (self.generation, self.end + at, b"x" * (at % 5)) for at in range(count)]
         data = b"\n".join(chunks)
         batch = Batch(run_id="run", seq=self.end, count=count, epoch=1, band=Band.LIVE, data=data)
         self.log.append(batch)
         if seen:
             self.tail.add(batch)
+        self.tell()
+
+    def go_back(self, kept: int) -> None:
+        """Have the store lose all but the first batches, and with them versions of the record (P10)."""
+        del self.log[kept:]
+        self.version = min(self.version, kept)
+        self.generation += 1
         self.tell()
 
     def repeat(self, back: int) -> None:
@@ -92,6 +100,7 @@ class Acts:
         if reply.tail_count:
             assert reply.tail_start == after + len(got)
             got += reply.tail.split(b"\n")
+        assert reply.generation == self.generation
         assert reply.start == after
         assert reply.next == after + len(got)
         return reply, got
@@ -119,6 +128,7 @@ STEPS = st.one_of(
     st.tuples(st.just("cold"), st.integers(0, 20), st.integers(1, 6)),
     st.tuples(st.just("lost"), st.integers(0, 100)),
     st.tuples(st.just("repeat"), st.integers(0, 5)),
+    st.tuples(st.just("back"), st.integers(0, 20)),
 )
 
 
@@ -139,11 +149,23 @@ def test_a_reader_from_any_offset_gets_exactly_what_follows(steps: list[tuple[ob
                     acts.seal_cold(first, count)
                 case ("lost", int(after)):
                     acts.tail.drop_sealed(after)
+                case ("back", int(kept)):
+                    acts.go_back(kept)
                 case ("repeat", int(back)):
                     acts.repeat(back)
         acts.check()
         acts.tell(closed=True)
         assert acts.read(acts.end)[0].closed
+
+
+def test_a_head_of_an_earlier_generation_changes_nothing() -> None:
+    acts = Acts()
+    acts.append(3, seen=True)
+    acts.go_back(0)
+    acts.tail.adopt(head(3, 99, closed=True))
+    known = acts.tail.head
+    assert known is not None
+    assert (known.next_seq, known.closed, known.generation) == (0, False, 1)
 
 
 def test_no_segment_lies_within_another() -> None:

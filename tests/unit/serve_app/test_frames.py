@@ -88,4 +88,5 @@ def test_where_a_strict_client_s_stream_opens(data: list[bytes], opening: int | 
 
 
 def test_the_first_piece_is_what_a_creation_stores() -> None:
-    assert (accepted().start, accepted().end, accepted().data) == (0, 1, chunk.run_accepted())
+    piece = accepted(3)
+    assert (piece.start, piece.end, piece.data, piece.generation) == (0, 1, chunk.run_accepted(), 3)
