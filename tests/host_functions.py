@@ -11,6 +11,7 @@ from waiting import wait_until
 from runtime.host_tools import ToolContext, ToolError, tool
 
 FOLDER = "TEST_TOOLS_FOLDER"
+SETTING = ",".join(f"{name}=host_functions:{name}" for name in ("add", "slow_add", "fail", "hold", "hold_again", "who"))
 DEADLINE_S = 60.0
 
 

@@ -52,6 +52,14 @@ class Write:
 
 
 @dataclass(frozen=True)
+class Lend:
+    """A call of one of the run's host tools."""
+
+    tool: str
+    arguments: Mapping[str, object]
+
+
+@dataclass(frozen=True)
 class Fail:
     """The request is refused with `status`, the first `times` times it is asked."""
 
@@ -66,7 +74,7 @@ class Cut:
     times: int = 1 << 30
 
 
-Step = Say | Think | Run | Write | Fail | Cut
+Step = Say | Think | Run | Write | Lend | Fail | Cut
 Turn = tuple[Step, ...]
 
 
@@ -188,6 +196,18 @@ def _shell(params: Params) -> list[Turn]:
     return [(Run(params["cmd"].replace("+", " ")),), (Say("Done."),)]
 
 
+def _lend(params: Params) -> list[Turn]:
+    """Calls of `host_functions`: two of them stay within until a test lets them go."""
+    run = params["run"]
+    return [
+        (Lend("slow_add", {"a": 40, "b": 2}),),
+        (Lend("hold", {"name": f"{run}-once"}),),
+        (Lend("hold_again", {"name": f"{run}-again"}),),
+        (Lend("who", {}),),
+        (Say("Done."),),
+    ]
+
+
 SCRIPTS: Mapping[str, Callable[[Params], list[Turn]]] = {
     "text": _text,
     "tools": _tools,
@@ -199,4 +219,5 @@ SCRIPTS: Mapping[str, Callable[[Params], list[Turn]]] = {
     "long": _long,
     "wait": _wait,
     "shell": _shell,
+    "lend": _lend,
 }

@@ -15,12 +15,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from model_scripts import HOLD, Cut, Fail, Play, Run, Say, Step, Think, Turn, Write, find_play, has_tag
+from model_scripts import HOLD, Cut, Fail, Lend, Play, Run, Say, Step, Think, Turn, Write, find_play, has_tag
 
 Json = dict[str, Any]
 
 _CALL = re.compile(r"call_(\d+)_\d+")
 _CLAUDE_FOLDER = re.compile(r"[Ww]orking directory: ([^\\\"\n]+)")
+_LENT = "mcp__outlast"
 _SMALL, _LARGE = 24, 16_384  # of the pieces in which arguments are streamed
 
 
@@ -69,12 +70,12 @@ def answer_in_messages(request: Json, turn: int, steps: Turn) -> Answer:
             case Say(text) | Think(text):
                 yield from _streamed_text(index, text, thinks=isinstance(step, Think))
                 index += 1
-            case Run() | Write():
+            case Run() | Write() | Lend():
                 yield from _streamed_call(index, f"toolu_{turn:04d}_{index}", *_claude_call(step, request))
                 index += 1
             case Fail():
                 pass
-    calls = any(isinstance(step, Run | Write) for step in steps)
+    calls = any(isinstance(step, Run | Write | Lend) for step in steps)
     stop = {"stop_reason": "tool_use" if calls else "end_turn", "stop_sequence": None}
     yield Event("message_delta", {"delta": stop, "usage": {**usage, "output_tokens": 20 + index}})
     yield Event("message_stop", {})
@@ -103,7 +104,9 @@ def _block_delta(index: int, kind: str, field: str, text: str) -> Event:
     return Event("content_block_delta", {"index": index, "delta": {"type": kind, field: text}})
 
 
-def _claude_call(step: Run | Write, request: Json) -> tuple[str, Json]:
+def _claude_call(step: Run | Write | Lend, request: Json) -> tuple[str, Json]:
+    if isinstance(step, Lend):
+        return f"{_LENT}__{step.tool}", dict(step.arguments)
     if isinstance(step, Run):
         return "Bash", {"command": step.command, "description": "A step of the script"}
     told = _CLAUDE_FOLDER.search(json.dumps([request.get("system"), request.get("messages")], ensure_ascii=False))
@@ -168,7 +171,7 @@ def _item(step: Step, turn: int, index: int, request: Json) -> tuple[Json, Answe
         summary = [{"type": "summary_text", "text": step.text}]
         thought: Json = {"id": f"rs_{turn:04d}_{index}", "type": "reasoning", "status": "completed", "summary": summary}
         return thought, iter((Event("response.output_item.added", {**place, "item": thought}),))
-    assert isinstance(step, Run | Write)
+    assert isinstance(step, Run | Write | Lend)
     called = _codex_call(step, request)
     item = {"id": f"fc_{turn:04d}_{index}", "call_id": f"call_{turn}_{index}", "status": "completed", **called}
     return item, iter((Event("response.output_item.added", {**place, "item": item}),))
@@ -182,8 +185,11 @@ def _streamed_message(place: Json, item: Json, text: str) -> Answer:
         )
 
 
-def _codex_call(step: Run | Write, request: Json) -> Json:
+def _codex_call(step: Run | Write | Lend, request: Json) -> Json:
     """Return a call of the tool that this Codex offers for it: the names differ between models."""
+    if isinstance(step, Lend):
+        called = {"namespace": _LENT, "name": step.tool, "arguments": json.dumps(step.arguments)}
+        return {"type": "function_call", **called}
     tools = {tool.get("name") or tool.get("type"): tool for tool in request.get("tools", [])}
     if isinstance(step, Write) and tools.get("apply_patch", {}).get("type") == "custom":
         lines = "".join(f"+{line}\n" for line in step.text.removesuffix("\n").split("\n"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import host_functions
 import pytest
 import setup_agents
 from instance import Instance
@@ -45,7 +46,9 @@ def agents_instance(
     tmp_path_factory: pytest.TempPathFactory, programs: Path, models: ModelServer
 ) -> Iterator[Instance]:
     env = environment(models, programs, tmp_path_factory.mktemp("home"))
-    settings = {**env, "OUTLAST_AGENT_ENV": allowed(env)}
+    folder = tmp_path_factory.mktemp("tools")
+    lent = {host_functions.FOLDER: str(folder), "OUTLAST_TOOLS": host_functions.SETTING}
+    settings = {**env, **lent, "OUTLAST_AGENT_ENV": allowed(env)}
     with running(Instance(tmp_path_factory.mktemp("agents"), settings)) as served:
         yield served
 

@@ -6,10 +6,12 @@ whose driver lived, but for the ids that an agent makes anew each time.
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
+import host_functions
 import pytest
 from instance import Instance
 from journal_band import keep_journal, stored, undisturbed, without_chance
@@ -19,6 +21,8 @@ from processes import kill
 from real_agents import AGENTS, CLAUDE, CODEX, CREDENTIAL, Agent
 from waiting import wait_until
 from watching import Watch
+
+from runtime.sandboxes.recorder import descendants
 
 pytestmark = pytest.mark.timeout(180)
 WITHIN_S = 60.0
@@ -85,6 +89,51 @@ def until_more(watched: Watch, count: int) -> None:
 
 def watch(instance: Instance, agent: Agent, run: str, prompt: str, thread: str | None = None, **options: Any) -> Watch:
     return Watch(instance, run, prompt, thread, harness=agent.name, **agent.free, **options)
+
+
+@pytest.mark.parametrize("agent", [CLAUDE, pytest.param(CODEX, marks=pytest.mark.long)], ids=ids)
+def test_the_tools_of_a_living_agent_go_on_when_its_driver_is_killed_within_a_call(
+    instance: Instance, tmp_path: Path, run: str, agent: Agent
+) -> None:
+    tools = Path(instance.env[host_functions.FOLDER])
+    once, again = tools / f"{run}-once", tools / f"{run}-again"
+    with Watch(instance, run, tag("lend", run), harness=agent.name) as watched:
+        wait_until(once.exists, "the first call that stays within", WITHIN_S)
+        journal = keep_journal(instance, run, tmp_path)
+        token = token_of(instance, run)
+        kill(instance.driver(run, 1))
+        wait_until(again.exists, "the second one, under the next driver", WITHIN_S)
+        kill(instance.driver(run, 2))
+        wait_until(lambda: len(again.read_text().split()) == 2, "that call to be made again", WITHIN_S)
+        again.with_name(f"{again.name}.open").touch()
+        watched.until_end(WITHIN_S)
+    once.with_name(f"{once.name}.open").touch()
+    check_undisturbed(instance, agent, run, journal, "completed")
+    assert [claim["epoch"] for claim in instance.record(run)["claims"]] == [1, 2, 3]
+    assert len(once.read_text().split()) == 1, "an interrupted call was made again"
+    assert len(set(again.read_text().split())) == 1
+    said = [event["content"] for event in watched.events if event["type"] == "TOOL_CALL_RESULT"]
+    assert [text.split()[0] for text in said] == ['{"sum":42}', "The", f"{run}-again", said[3].split()[0]], said
+    assert "was interrupted" in said[1]
+    assert json.loads(said[3]) == {"owner": "local", "run": run, "thread": instance.record(run)["threadId"]}
+    names = [event["toolCallName"] for event in watched.events if event["type"] == "TOOL_CALL_START"]
+    assert names == ["slow_add", "hold", "hold_again", "who"]
+    for name in ("sum.begun", "sum.made"):
+        assert len([event for event in watched.events if event.get("name") == name]) == 1
+    told = [event["value"]["name"] for event in watched.events if event.get("name") == "held"]
+    assert told == [f"{run}-once", f"{run}-again"], "an event of a repeated call came twice"
+    for text in (json.dumps(watched.events), json.dumps(instance.record(run)), instance.printed.read_text()):
+        assert token not in text
+    assert token.encode() not in journal.read_bytes()
+
+
+def token_of(instance: Instance, run: str) -> str:
+    """Return the token of a run, where its agent has it."""
+    (recorder,) = instance.recorders(run)
+    environs = [Path(f"/proc/{pid}/environ").read_bytes() for pid, _ in descendants(recorder.pid)]
+    found = {entry for environ in environs for entry in environ.split(b"\0") if entry.startswith(b"AGENT_TOOLS_TOKEN=")}
+    (entry,) = found
+    return entry.partition(b"=")[2].decode()
 
 
 @pytest.mark.long
