@@ -87,6 +87,7 @@ class RunActor:
             sandbox_return_s=settings.sandbox_return_s,
             home=home,
             lent=lent_tools(settings),
+            file_events=settings.file_events,
         )
 
     def _run(self, expected_epoch: int, reason: ClaimReason) -> None:

@@ -132,6 +132,26 @@ class SandboxProvider(Protocol):
         """Return the keys of this deployment's sandboxes that exist."""
 
 
+class FileChange(Struct, frozen=True, kw_only=True):
+    """What became of one file. `type`: create, change or delete; `timestamp`: ms. `key` tells it from every other, and
+    is the same for whoever sees the same."""
+
+    type: str
+    path: str
+    timestamp: int
+    key: str
+    diff: str | None = None
+
+
+@runtime_checkable
+class WatchesFiles(Protocol):
+    """A Sandbox that says what its agent does to files, if that is asked for."""
+
+    async def file_changes(self, *, diffs: bool) -> Sequence[FileChange]:
+        """Return what changed in the workspace since the last call, the first time since the launch; a bounded piece of
+        it. Nothing if that cannot be said. Never takes longer than a look at the files does."""
+
+
 @runtime_checkable
 class Results(Protocol):
     """What runs have made of their workspaces, while they run and after. A provider of a user's own may be one too."""

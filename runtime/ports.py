@@ -18,6 +18,7 @@ from runtime.agent_ports import (
     Capabilities,
     CarriesCalls,
     Ending,
+    FileChange,
     Harness,
     KeepsSessions,
     LaunchSpec,
@@ -29,6 +30,7 @@ from runtime.agent_ports import (
     SessionFile,
     ToolServer,
     Translator,
+    WatchesFiles,
 )
 from runtime.core.batch import Batch
 from runtime.core.checkpoint import Checkpoint
@@ -319,6 +321,7 @@ __all__ = [
     "Cluster",
     "Due",
     "Ending",
+    "FileChange",
     "Harness",
     "KeepsSessions",
     "LaunchSpec",
@@ -339,4 +342,5 @@ __all__ = [
     "SupervisorPort",
     "ToolServer",
     "Translator",
+    "WatchesFiles",
 ]

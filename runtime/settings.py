@@ -135,6 +135,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(ge=1024, description="Largest workspace, and largest changed text of a diff, that is sent as a result."),
     ] = 1 << 30
+    file_events: Annotated[
+        str,
+        Meta(
+            pattern="^(off|files|diff)$",
+            description="What logs tell of files that agents change: `off`, `files`, or `diff` too; a run may say.",
+        ),
+    ] = "off"
     harnesses: Annotated[str, Meta(description="More harnesses: `name=module:attribute,...`.")] = ""
     providers: Annotated[str, Meta(description="More sandbox providers: `name=module:attribute,...`.")] = ""
     tools: Annotated[str, Meta(description="Functions that agents may call: `name=module:attribute,...`.")] = ""

@@ -59,6 +59,9 @@ class ForwardedProps(_Open):
     tools: list[str] | None = Field(
         None, description="Names of the host tools that the agent may call, out of OUTLAST_TOOLS; all if absent."
     )
+    file_events: Literal["off", "files", "diff"] | None = Field(
+        None, description="What the log tells of files that the agent changes; OUTLAST_FILE_EVENTS if absent."
+    )
     env: list[str] | dict[str, str] | None = Field(
         None, description="Names of environment variables for the agent, out of OUTLAST_AGENT_ENV; no values."
     )

@@ -21,6 +21,8 @@ from runtime.core.record import Struct
 from runtime.errors import InputInvalid
 
 OPTION = "forwardedProps.workspace"
+FILE_EVENTS = "fileEvents"
+FILE_EVENT_WORDS = ("off", "files", "diff")
 
 _PRINTED = r"[^\x00-\x1f\x7f\ud800-\udfff]"
 _PATH = re.compile(rf"/{_PRINTED}{{1,1023}}")
@@ -62,6 +64,18 @@ def read_source(input: Mapping[str, Any]) -> WorkspaceSource | None:
     if ref is not None and (kind is not SourceKind.GIT or not isinstance(ref, str) or not _REF.fullmatch(ref)):
         raise _refusal("the name of a branch or tag, or a commit, beside git", "ref")
     return WorkspaceSource(kind=kind, place=place, ref=ref)
+
+
+def read_file_events(input: Mapping[str, Any]) -> str | None:
+    """Return what a request says its log shall tell of files (`forwardedProps.fileEvents`), or None.
+
+    Raises InputInvalid `option_invalid`."""
+    props = input.get("forwardedProps")
+    asked = props.get(FILE_EVENTS) if isinstance(props, Mapping) else None
+    if asked is not None and asked not in FILE_EVENT_WORDS:
+        field = f"forwardedProps.{FILE_EVENTS}"
+        raise InputInvalid(f"{field} must be one of off, files, diff.", code="option_invalid", field=field)
+    return asked
 
 
 def check_allowed(source: WorkspaceSource | None, allowed: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from runtime import host_tools
 from runtime.core import chunk
 from runtime.core.ops import Create
 from runtime.core.record import Limits, OnDisconnect, RunSpec, Struct
-from runtime.core.workspace import check_allowed, read_source
+from runtime.core.workspace import check_allowed, read_file_events, read_source
 from runtime.errors import InputInvalid
 from runtime.ports import Harness
 from runtime.settings import Settings
@@ -44,10 +44,11 @@ def create_op(
 ) -> Create:
     """Return the operation that creates the run. `stored` is its input as it will be kept: no secrets in it.
 
-    Raises InputInvalid `option_invalid` for a workspace that begins with what is not allowed, and for tools that are
-    not declared."""
+    Raises InputInvalid `option_invalid` for a workspace that begins with what is not allowed, for tools that are not
+    declared, and for what is no word for file events."""
     check_allowed(read_source(stored), settings.listed("workspace_sources"))
     host_tools.chosen(stored, [item.partition("=")[0].strip() for item in settings.listed("tools")])
+    read_file_events(stored)
     return Create(
         run_id=run_id,
         thread_id=thread_id,

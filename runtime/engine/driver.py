@@ -27,11 +27,13 @@ from runtime.core.align import BandAligner
 from runtime.core.launch import AgentExit, ExitKind
 from runtime.core.ops import Claimed, ClaimRun, Note, Outcome
 from runtime.core.record import Claimant, ClaimReason, Head, Launch, RunSpec
+from runtime.core.workspace import read_file_events
 from runtime.engine.appending import Appender, Progress
 from runtime.engine.authority import Authority, repeat
 from runtime.engine.checkpointing import Marker
 from runtime.engine.claimed_log import ClaimedLog
 from runtime.engine.concluding import Conclusion, DriveEnd
+from runtime.engine.file_events import FileEvents
 from runtime.engine.finishing import failed, failed_by
 from runtime.engine.following import Follower, Limits
 from runtime.engine.host_calls import serving
@@ -40,7 +42,7 @@ from runtime.engine.preparing import Preparer, reaching
 from runtime.engine.resuming import Start, find_start
 from runtime.engine.tools import Tools
 from runtime.errors import AgentError, LogClosedError, OutlastError, OwnershipLost
-from runtime.ports import Ending, Resumable, Sandbox, Translator
+from runtime.ports import Ending, Resumable, Sandbox, Translator, WatchesFiles
 
 log = logging.getLogger("outlast.driver")
 
@@ -202,7 +204,7 @@ class _Drive:
         )
         lent = serving(self.tools.lent, self.spec.input, self.head, self.authority, self.appender, sandbox)
         async with lent:
-            stopped_by = await follower.follow()
+            stopped_by = await self._beside_files(sandbox, follower.follow())
         if stopped_by is not None:
             return self._with_rest(stopped_by), None
         exit = await self._exit(sandbox, follower.no_exit)
@@ -213,6 +215,22 @@ class _Drive:
         rest = follower.rest()
         ending = start.translator.finish(exit, stderr)
         return replace(ending, chunks=(*rest, *ending.chunks)), exit
+
+    async def _beside_files(self, sandbox: Sandbox, following: Coroutine[Any, Any, T]) -> T:
+        """Await what follows the agent, and tell meanwhile what that does to its files, if the run or a setting says
+        so and the sandbox can."""
+        asked = read_file_events(self.spec.input) or self.tools.file_events
+        if asked == "off" or not isinstance(sandbox, WatchesFiles):
+            return await following
+        events = FileEvents(
+            self.run_id,
+            sandbox,
+            self.tools.clock,
+            self.appender.put_live,
+            lambda: self.log.open_items.run_started,
+            diffs=asked == "diff",
+        )
+        return await events.beside(following)
 
     async def _prepared(self, preparer: Preparer) -> Sandbox | None:
         """Return the sandbox with its agent launched; None if the run's limit came first. Where an agent may have

@@ -28,5 +28,6 @@ class Tools:
     lease_ttl_s: float
     sandbox_return_s: float
     home: str | None = None  # the host that has the thread's workspace, if the run is bound to one (P18)
+    file_events: str = "off"  # what is told of a workspace's files, unless the run says: off, files, diff
     pace: Pace = field(default_factory=Pace)  # of checkpoints
     lent: Lent = NO_TOOLS

@@ -6,6 +6,7 @@ lines are taken out and the new ones put in.
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
@@ -54,6 +55,11 @@ def file_diff(path: bytes, old: Version | None, new: Version | None) -> Iterator
     elif ours != theirs:
         yield b"--- %s\n+++ %s\n" % tuple(name + (b"\t" if b" " in name else b"") for name in names)
         yield from _hunks(_lines(ours), _lines(theirs))
+
+
+def shown(path: str) -> str:
+    """Return a path for people and JSON: a byte that is no UTF-8 as a backslash, x and two digits."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _hunks(ours: Sequence[bytes], theirs: Sequence[bytes]) -> Iterator[bytes]:

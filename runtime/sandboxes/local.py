@@ -34,9 +34,11 @@ from runtime.core.names import folder_name
 from runtime.core.record import Struct
 from runtime.core.workspace import WorkspaceSource
 from runtime.errors import JournalUnavailable, LaunchFailed, SandboxLost, SandboxUnreachable, WorkspaceHeld
-from runtime.ports import Capabilities, LaunchSpec
+from runtime.ports import Capabilities, FileChange, LaunchSpec
 from runtime.sandboxes import baseline, spool, tool_server
+from runtime.sandboxes.baseline import TooMuch
 from runtime.sandboxes.command import run_command
+from runtime.sandboxes.file_watch import FileWatch
 from runtime.sandboxes.filling import make_workspace
 from runtime.sandboxes.follow import JournalFollower, Watch
 from runtime.sandboxes.launcher import start_recorder
@@ -73,6 +75,7 @@ class LocalSandbox:
         self._home = home
         self._baselines = meta.baselines
         self._opened: Recording | None = None
+        self._watch: FileWatch | None = None
 
     async def launched(self) -> bool:
         """Return whether the launch file exists. Raises SandboxLost."""
@@ -169,6 +172,18 @@ class LocalSandbox:
             yield str(self._home / SPOOL)
         except OSError as error:
             raise SandboxUnreachable(f"The tool calls of {self.key} cannot be reached: {error}.") from error
+
+    async def file_changes(self, *, diffs: bool) -> list[FileChange]:
+        """Return what changed since the last call; nothing where there is too much to look at (`file_watch.py`)."""
+        if self._baselines is None:
+            return []
+        if self._watch is None:
+            baseline_path = f"{self._baselines}/{self.key.rpartition('/')[2]}"
+            self._watch = FileWatch(self.workspace, baseline_path, diffs=diffs)
+        try:
+            return await asyncio.to_thread(self._watch.look)
+        except (OSError, TooMuch):
+            return []
 
     def _launched(self) -> Recording:
         recording = self._recording()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from runtime.sandboxes.baseline import FOLDER, Baseline, Entry, Gone, TooMuch, merged, open_file, taken, untouched, walk
-from runtime.sandboxes.diffing import Version, file_diff
+from runtime.sandboxes.diffing import Version, file_diff, shown
 
 PIECE = 256 << 10
 _GZIP = 16 + zlib.MAX_WBITS
@@ -153,11 +153,6 @@ def _diff(sides: _Sides, max_bytes: int) -> Iterator[bytes]:
 
 def _version(entry: Entry) -> Version:
     return Version(entry.mode, entry.read() if entry.target is None else os.fsencode(entry.target))
-
-
-def shown(path: str) -> str:
-    """Return a path for people and JSON: a byte that is no UTF-8 as a backslash, x and two digits."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _json(value: object) -> bytes:

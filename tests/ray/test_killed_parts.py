@@ -14,6 +14,7 @@ from runtime.stores.sqlite_reading import SqliteReading
 
 LINES = 120
 KILL_AT = 30
+SOON_S = 60.0
 FAST, SLOW = 9000, 100  # lines of a long run: more than a checkpoint's pace, then some to kill its drivers at
 
 
@@ -42,6 +43,38 @@ def test_a_run_outlives_three_kills_of_its_run_actor(instance: Instance) -> None
         watch.until_end()
     check_whole(watch, LINES)
     assert [epoch for epoch, _ in instance.claims(run)] == [1, 2, 3, 4]
+
+
+FILES = """
+mkfifo gate
+for i in $(seq 100); do echo $i > a$i; done; echo half; read go < gate
+for i in $(seq 100); do echo $i > b$i; done; echo whole; read go < gate
+"""
+
+
+def test_a_takeover_in_the_middle_of_200_written_files_tells_each_of_them_once(instance: Instance) -> None:
+    """However many live chunks lie between two of the journal's, the replay meets those."""
+    run = unique("files")
+    gate = instance.data_dir / "workspaces" / f"thread-{run}" / "gate"
+
+    def told() -> list[str]:
+        return [event["value"]["path"] for event in list(watch.events) if event.get("name") == "sandbox.file"]
+
+    with Watch(instance, run, FILES, fileEvents="files") as watch:
+        watch.until_lines(1)
+        wait_until(lambda: len(told()) > 20, "the first files", SOON_S)
+        kill(instance.driver(run))
+        gate.write_text("go\n")
+        watch.until_lines(2, SOON_S)
+        wait_until(lambda: len(told()) >= 200, "all files", SOON_S)
+        gate.write_text("go\n")
+        watch.until_end(SOON_S)
+    assert sorted(told()) == sorted(f"{letter}{number}" for letter in "ab" for number in range(1, 101))
+    types = [event["type"] for event in watch.events]
+    assert "CUSTOM" not in types[1 : types.index("RUN_STARTED")]
+    assert watch.lines == ["half", "whole"]
+    record = instance.ended(run)
+    assert (record["status"], len(record["claims"])) == ("completed", 2)
 
 
 def test_a_run_outlives_a_kill_of_its_log_shard(instance: Instance) -> None:

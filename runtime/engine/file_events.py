@@ -1,0 +1,108 @@
+"""Tells in the log what an agent does to its files, beside the driver that follows it: live chunks, each with a key.
+
+    CUSTOM sandbox.file         {type: create | change | delete, path, timestamp}
+    CUSTOM sandbox.file.diff    {path, diff}: against what the file was when the agent was launched
+
+Nothing of it stops, holds up or fails a run: one live chunk is under way at a time, so the journal's have every other
+turn; what cannot be looked at is not told. None comes before RUN_STARTED is stored (P26). A successor tells again what
+it sees, and the keys of what was told already keep that out of the log (P8).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from runtime.core import chunk
+from runtime.errors import OutlastError
+from runtime.ports import Clock, FileChange, WatchesFiles
+
+log = logging.getLogger("outlast.driver")
+
+T = TypeVar("T")
+
+LOOK_S = 1.0
+SHARE = 10  # a look that takes long is followed by a pause this many times as long
+LAST_S = 3.0  # for what is told after the agent's exit
+MAX_EVENTS = 20_000  # of one driver
+
+
+class FileEvents:
+    """One drive's. `tell` stores a live chunk under a key; `started` says whether RUN_STARTED is stored."""
+
+    def __init__(
+        self,
+        run_id: str,
+        sandbox: WatchesFiles,
+        clock: Clock,
+        tell: Callable[[bytes, str], Awaitable[object]],
+        started: Callable[[], bool],
+        *,
+        diffs: bool,
+    ) -> None:
+        self._run_id = run_id
+        self._sandbox = sandbox
+        self._clock = clock
+        self._tell = tell
+        self._started = started
+        self._diffs = diffs
+        self._left = MAX_EVENTS
+        self._untold: list[FileChange] = []
+
+    async def beside(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await `work`, telling meanwhile; and at its end what came last."""
+        telling = asyncio.create_task(self._run())
+        try:
+            done = await work
+        finally:
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
+        try:
+            async with asyncio.timeout(LAST_S):
+                while await self._turn():
+                    pass
+        except TimeoutError:
+            log.info("run %s: not all that became of its files is told", self._run_id)
+        except OutlastError as error:
+            log.debug("run %s: its files are not told of any more: %s", self._run_id, error)
+        return done
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                begun = self._clock.monotonic()
+                more = await self._turn()
+                took = self._clock.monotonic() - begun
+                await asyncio.sleep(0 if more else max(LOOK_S, SHARE * took))
+        except OutlastError as error:
+            log.debug("run %s: its files are not told of any more: %s", self._run_id, error)
+        except Exception:
+            log.exception("run %s: its files are not told of any more", self._run_id)
+
+    async def _turn(self) -> bool:
+        """Look once and tell; return whether there may be more. Raises OutlastError when there is nobody to tell."""
+        if self._left <= 0 or not self._started():
+            return False
+        if not self._untold:
+            self._untold = list(await self._sandbox.file_changes(diffs=self._diffs))
+        told = bool(self._untold)
+        while self._untold and self._left > 0:
+            await self._tell_one(self._untold[0])
+            del self._untold[0]
+            self._left -= 1
+        if self._left <= 0:
+            log.warning("run %s: more than %d changes of its files; no more are told", self._run_id, MAX_EVENTS)
+        return told and self._left > 0
+
+    async def _tell_one(self, change: FileChange) -> None:
+        value = {"type": change.type, "path": change.path, "timestamp": change.timestamp}
+        await self._tell(chunk.custom("sandbox.file", value), change.key)
+        if change.diff:
+            digest = hashlib.sha256(change.diff.encode()).hexdigest()[:12]
+            await self._tell(
+                chunk.custom("sandbox.file.diff", {"path": change.path, "diff": change.diff}),
+                f"{change.key}:diff:{digest}",
+            )

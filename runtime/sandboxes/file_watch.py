@@ -1,0 +1,127 @@
+"""What an agent does to its workspace's files, while it does it: told again and again, by comparing two walks.
+
+The first look compares with the baseline, so a successor of a driver sees all that happened since the launch; each
+change has a key that follows from what the file is like now, by which the log knows what it has been told already.
+What came and went between two looks is not seen. No inotify: it needs a watch for each folder, loses events without
+saying which, and is not the agent's to exhaust.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+
+from runtime.ports import FileChange
+from runtime.sandboxes.baseline import FOLDER, Baseline, Entry, TooMuch, walk
+from runtime.sandboxes.diffing import Version, file_diff, shown
+
+MAX_FILES = 20_000  # of a larger workspace nothing is told: a driver looks at all of it again and again
+MAX_CHANGES = 500  # of one look; the next one tells more
+DIFF_BYTES = 64 << 10
+Seen = tuple[object, ...]
+
+
+class FileWatch:
+    """One driver's watch of one workspace. Blocks."""
+
+    def __init__(self, workspace: str, baseline: str, *, diffs: bool) -> None:
+        self._workspace = workspace
+        self._baseline = baseline
+        self._diffs = diffs
+        self._known: dict[str, Seen] | None = None
+        self._first: dict[str, Seen] = {}  # of what was there at the launch, and has not been deleted yet
+        self._before: dict[str, tuple[int, tuple[int, int] | None]] = {}  # mode and content; for diffs alone
+
+    def look(self) -> list[FileChange]:
+        """Return what changed since the last look, at most MAX_CHANGES of it. Raises OSError, TooMuch."""
+        root = os.open(self._workspace, FOLDER)
+        try:
+            if self._known is None:
+                self._known = self._begin()
+                self._first = dict(self._known)
+            return self._compare(root, self._known)
+        finally:
+            os.close(root)
+
+    def _begin(self) -> dict[str, Seen]:
+        """Return what there was at the launch. Raises TooMuch where that is not known."""
+        try:
+            baseline = Baseline(self._baseline)
+        except (OSError, ValueError, zlib.error) as error:
+            raise TooMuch("nobody knows how it began") from error
+        try:
+            known = {}
+            for entry in _told(baseline.entries()):
+                known[entry.path] = _seen(entry)
+                if self._diffs:
+                    self._before[entry.path] = (entry.mode, entry.kept)
+            return known
+        finally:
+            baseline.close()
+
+    def _compare(self, root: int, known: dict[str, Seen]) -> list[FileChange]:
+        changes: list[FileChange] = []
+        gone = set(known)
+        for entry in _told(walk(root)):
+            seen, before = _seen(entry), known.get(entry.path)
+            gone.discard(entry.path)
+            if seen != before and len(changes) < MAX_CHANGES:
+                known[entry.path] = seen
+                at_ms = entry.seen[3] // 1_000_000
+                changes.append(
+                    FileChange(
+                        type="create" if before is None else "change",
+                        path=shown(entry.path),
+                        timestamp=at_ms,
+                        key=_key(entry.path, seen),
+                        diff=self._diff(entry) if self._diffs else None,
+                    )
+                )
+        for path in sorted(gone)[: MAX_CHANGES - len(changes)]:
+            was = known.pop(path)
+            was = self._first.pop(path, was)  # by this a successor knows it too, whatever came between
+            now_ms = time.time_ns() // 1_000_000
+            changes.append(FileChange(type="delete", path=shown(path), timestamp=now_ms, key=_key(path, was, "gone")))
+        return changes
+
+    def _diff(self, entry: Entry) -> str | None:
+        """Return how a text differs from what it was at the launch; None if that cannot be said, or is long."""
+        old = None
+        if entry.path in self._before:
+            mode, kept = self._before[entry.path]
+            if kept is None:
+                return None
+            with suppress(OSError, ValueError, zlib.error):
+                baseline = Baseline(self._baseline)
+                try:
+                    old = Version(mode, zlib.decompress(baseline.stored(*kept)))
+                finally:
+                    baseline.close()
+            if old is None:
+                return None
+        text = entry.read()
+        if text is None or len(text) > DIFF_BYTES:
+            return None
+        lines = b"".join(file_diff(os.fsencode(entry.path), old, Version(entry.mode, text)))
+        return lines.decode("utf-8", "replace") if len(lines) <= DIFF_BYTES else None
+
+
+def _told(entries: Iterator[Entry]) -> Iterator[Entry]:
+    for count, entry in enumerate(entries):
+        if count >= MAX_FILES:
+            raise TooMuch(f"it holds over {MAX_FILES} files and folders")
+        if entry.told:
+            yield entry
+
+
+def _seen(entry: Entry) -> Seen:
+    return (entry.mode, entry.size, *entry.seen[1:], entry.target)
+
+
+def _key(path: str, seen: Seen, *more: str) -> str:
+    text = repr((path, seen, *more))
+    return f"file:{hashlib.sha256(text.encode('utf-8', 'surrogateescape')).hexdigest()[:24]}"

@@ -1,0 +1,120 @@
+"""What is told of files beside a follow: after RUN_STARTED, each once, and never at the cost of the run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+
+import pytest
+from waiting import until
+
+from runtime.core import chunk
+from runtime.engine import file_events
+from runtime.engine.clock import SystemClock
+from runtime.engine.file_events import FileEvents
+from runtime.errors import LogClosedError
+from runtime.ports import FileChange
+
+
+def change(path: str, diff: str | None = None) -> FileChange:
+    return FileChange(type="create", path=path, timestamp=7, key=f"key-{path}", diff=diff)
+
+
+class Telling:
+    """A sandbox whose looks are `looks`, then nothing; and a log."""
+
+    def __init__(self, *looks: list[FileChange] | Exception) -> None:
+        self.looks = list(looks)
+        self.asked = 0
+        self.hangs = False
+        self.started = True
+        self.closed = False
+        self.told: list[tuple[str, str]] = []
+
+    async def file_changes(self, *, diffs: bool) -> Sequence[FileChange]:
+        assert diffs
+        self.asked += 1
+        if self.hangs:
+            await asyncio.Event().wait()
+        look = self.looks.pop(0) if self.looks else []
+        if isinstance(look, Exception):
+            raise look
+        return look
+
+    async def tell(self, data: bytes, key: str) -> None:
+        if self.closed:
+            raise LogClosedError("r-1")
+        event = chunk.decode_chunk(data)
+        assert "timestamp" not in event
+        self.told.append((json.dumps([event["name"], event["value"]]), key))
+
+    async def looked(self) -> str:
+        """Return once it was asked."""
+        await until(lambda: self.asked, "a look")
+        return "the end"
+
+    def events(self) -> FileEvents:
+        return FileEvents("r-1", self, SystemClock(), self.tell, lambda: self.started, diffs=True)
+
+
+async def test_changes_are_told_while_the_agent_works_and_what_came_last_after_it() -> None:
+    telling = Telling([change("a", "diff of a")])
+    work = asyncio.Event()
+
+    async def follow() -> str:
+        await work.wait()
+        telling.looks.append([change("b")])
+        return "the end"
+
+    following = asyncio.create_task(telling.events().beside(follow()))
+    await until(lambda: len(telling.told) == 2, "the first ones")
+    work.set()
+    assert await following == "the end"
+    assert [text for text, _ in telling.told] == [
+        '["sandbox.file", {"path": "a", "timestamp": 7, "type": "create"}]',
+        '["sandbox.file.diff", {"diff": "diff of a", "path": "a"}]',
+        '["sandbox.file", {"path": "b", "timestamp": 7, "type": "create"}]',
+    ]
+    assert len({key for _, key in telling.told}) == 3
+
+
+async def nothing() -> str:
+    return "the end"
+
+
+async def test_nothing_is_told_before_the_run_has_started() -> None:
+    telling = Telling([change("a")])
+    telling.started = False
+    assert await telling.events().beside(nothing()) == "the end"
+    assert (telling.asked, telling.told) == (0, [])
+
+
+async def test_a_look_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_events, "LAST_S", 0.05)
+    telling = Telling()
+    telling.hangs = True
+    assert await telling.events().beside(telling.looked()) == "the end"
+
+
+@pytest.mark.parametrize("closed", [True, False])
+async def test_what_goes_wrong_ends_the_telling_and_not_the_run(closed: bool) -> None:
+    telling = Telling([change("a")] if closed else LogClosedError("r-1"))
+    telling.closed = closed
+    assert await telling.events().beside(telling.looked()) == "the end"
+    assert telling.told == []
+
+
+async def test_a_driver_tells_so_many_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_events, "MAX_EVENTS", 2)
+    telling = Telling([change("a"), change("b"), change("c")])
+    await telling.events().beside(telling.looked())
+    assert [key for _, key in telling.told] == ["key-a", "key-b"]
+
+
+async def test_an_error_of_the_follow_is_its_own() -> None:
+    async def fail() -> None:
+        raise ValueError("of the follow")
+
+    with pytest.raises(ValueError, match="of the follow"):
+        await Telling().events().beside(fail())
