@@ -82,7 +82,7 @@ class LogShard:
 
     async def submit(self, op: Op) -> Outcome:
         """See `ports.ShardPort.submit`. Without OUTLAST_MAX_RUNS, a creation is bound by what the cluster bears now."""
-        if isinstance(op, Create) and not op.max_runs:
+        if isinstance(op, Create) and not op.max_runs and not op.resumes:
             op = msgspec.structs.replace(op, max_runs=await self._runs_that_fit())
         outcome: Outcome = await self._forward("submit", op)
         return outcome

@@ -9,8 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from runtime.core.ids import RunId, ThreadId
-from runtime.core.ops import Create, Created, Done, Joined, Outcome, RequestCancel, to_error
+from runtime.core.ops import Create, Created, Done, Joined, Outcome, RequestCancel
 from runtime.core.record import CancelReason, Head
+from runtime.core.refusing import to_error
 from runtime.errors import InputInvalid, TooMany
 from serve_app import openapi, requests, schemas
 from serve_app.asking import answer
@@ -65,6 +66,8 @@ class Chat:
                 "Try again later.",
                 code="too_many_viewers",
             )
+        if start.create.resumes:
+            await self._threads.check_answers(start.create)
         # A client that leaves now has started its run all the same (I6), and someone must be told to drive it.
         creating = gateway.background.spawn(self._create(start.create), f"create {start.create.run_id}")
         return self._started(start, await asyncio.shield(creating))
@@ -74,9 +77,11 @@ class Chat:
         outcome = await answer(lambda: gateway.cluster.shard(create.run_id).submit(create))
         supervisor = gateway.cluster.supervisor()
         match outcome:
-            case Created(head=head, cancelled_previous=previous):
+            case Created(head=head, cancelled_previous=previous, resumed=resumed):
                 if previous is not None:
                     gateway.tell("cancel", previous, self._cancel_previous)
+                if resumed is not None:
+                    gateway.tell("resumed", resumed.run_id, self._look_again)
                 if head.needs_driver:
                     gateway.tell("start", head.run_id, supervisor.start)
             case Joined(head=head) if head.needs_driver:
@@ -89,6 +94,10 @@ class Chat:
         cluster = self._gateway.cluster
         await cluster.shard(run_id).submit(RequestCancel(run_id=run_id, reason=CancelReason.USER))
         await cluster.supervisor().cancel(run_id)
+
+    async def _look_again(self, run_id: str) -> None:
+        """Have the shard of an interrupted run learn that it is completed: the creation's may be another."""
+        await self._gateway.cluster.shard(run_id).record(run_id)
 
     def _started(self, start: Start, outcome: Outcome) -> Response:
         """Return the stream from the log's start. The first chunk of a new run is what its creation just stored."""
@@ -146,7 +155,7 @@ class Chat:
         head = await self._active(thread_id)
         if head is None or head.cancel_requested:
             # Stop once more while the run before is still stopping: it is meant for the one that waits behind it.
-            head = await self._threads.queued(thread_id) or head
+            head = await self._threads.waiting(thread_id) or head
         return None if head is None else head.run_id
 
     async def _cancel(self, run_id: str) -> None:

@@ -151,13 +151,8 @@ def start_of(
     run_id = run_id_of_post(headers, body)
     checked = check(schemas.ChatBody, body)
     thread_id = ThreadId.parse(checked.thread_id)
-    if checked.resume:
-        raise InputInvalid(
-            "resume answers an interrupted run, and this thread has none. Send a message instead.",
-            code="resume_invalid",
-            field="resume",
-        )
-    _check_last_message(checked.messages[-1])
+    if not checked.resume:
+        _check_last_message(checked.messages[-1] if checked.messages else None)
     options = checked.forwarded_props or schemas.ForwardedProps.model_validate({})
     harness = find_harness(options.harness or settings.harness, harnesses)
     harness.validate(body)
@@ -181,7 +176,12 @@ def check(model: type[M], body: Mapping[str, Any]) -> M:
         raise _refusal(error) from None
 
 
-_CODES = {"threadId": "thread_id_invalid", "runId": "run_id_invalid", "messages": "message_invalid"}
+_CODES = {
+    "threadId": "thread_id_invalid",
+    "runId": "run_id_invalid",
+    "messages": "message_invalid",
+    "resume": "resume_invalid",
+}
 
 
 def _refusal(error: pydantic.ValidationError) -> InputInvalid:
@@ -196,12 +196,12 @@ def _refusal(error: pydantic.ValidationError) -> InputInvalid:
     return InputInvalid(f"{field}: {first['msg']}.", code=code, field=field)
 
 
-def _check_last_message(message: schemas.Message) -> None:
-    content = message.content
+def _check_last_message(message: schemas.Message | None) -> None:
+    content = None if message is None else message.content
     texts: list[Any] = [content]
     if isinstance(content, list):
         texts = [part.get("text") for part in content if part.get("type") == "text"]
-    if message.role != "user" or not any(isinstance(text, str) and text.strip() for text in texts):
+    if message is None or message.role != "user" or not any(isinstance(text, str) and text.strip() for text in texts):
         raise InputInvalid(
             "The last message must be the user's and hold text: that is what the agent is asked to do.",
             code="message_invalid",

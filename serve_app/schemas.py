@@ -39,6 +39,14 @@ class Message(_Open):
     content: str | list[dict[str, Any]] | dict[str, Any] | None = None
 
 
+class Answer(_Open):
+    """What the user says to one interrupt of the thread's interrupted run."""
+
+    interrupt_id: str = Field(min_length=1, max_length=512)
+    status: Literal["resolved", "cancelled"]
+    payload: Any = None
+
+
 class ForwardedProps(_Open):
     """The options that Outlast reads; what a harness reads, and what it does not, is kept beside them."""
 
@@ -68,17 +76,17 @@ class ForwardedProps(_Open):
 
 
 class ChatBody(_In):
-    """AG-UI RunAgentInput. `threadId`, and `messages` that end in text of the user, are needed; the run id is here or
-    in `X-Run-Id`."""
+    """AG-UI RunAgentInput. `threadId`, and `messages` that end in text of the user (any with `resume`), are needed; the
+    run id is here or in `X-Run-Id`."""
 
     thread_id: Id
-    messages: list[Message] = Field(min_length=1)
+    messages: list[Message]
     run_id: Id | None = None
     parent_run_id: str | None = None
     tools: list[dict[str, Any]] | None = None
     context: list[dict[str, Any]] | None = None
     state: Any = None
-    resume: list[Any] | None = None
+    resume: list[Answer] | None = Field(None, description="Answers to what the thread's interrupted run asks.")
     forwarded_props: ForwardedProps | None = None
 
 

@@ -12,10 +12,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from runtime.core.ids import ThreadId
+from runtime.core.ops import Create
 from runtime.core.record import Head, RunSpec, Status, to_wire
 from runtime.core.thread import ThreadRun, thread_messages
 from runtime.engine.telling import thread_runs
-from runtime.errors import ThreadNotFound
+from runtime.errors import InputInvalid, ThreadNotFound
 from serve_app import openapi
 from serve_app.asking import answer
 from serve_app.gateway import Gateway, json_response
@@ -62,10 +63,27 @@ class Threads:
             "interrupts": _pending(runs, told),
         }
 
-    async def queued(self, thread_id: str) -> Head | None:
-        """Return the thread's newest run that waits and was not cancelled."""
-        waiting = [head for head, _ in await self._runs(thread_id) if head.queued and not head.cancel_requested]
+    async def waiting(self, thread_id: str) -> Head | None:
+        """Return the thread's newest run that waits, for its turn or for an answer, and was not cancelled."""
+        runs = [head for head, _ in await self._runs(thread_id) if not head.cancel_requested]
+        waiting = [head for head in runs if head.queued or head.status is Status.INTERRUPTED]
         return waiting[-1] if waiting else None
+
+    async def check_answers(self, create: Create) -> None:
+        """Check that a run that resumes answers what its thread's interrupted one asks. Whether there is one to resume
+        is the store's to say, in the creation. Raises InputInvalid `resume_invalid`."""
+        runs = await self._runs(ThreadId.parse(create.thread_id))
+        asked = _pending(runs, await self._told(runs))
+        if asked is None or any(head.run_id == create.run_id for head, _ in runs):
+            return
+        ids = [each.get("id") for each in asked["pending"]]
+        unknown = [each["interruptId"] for each in create.spec.input["resume"] if each["interruptId"] not in ids]
+        if ids and unknown:
+            raise InputInvalid(
+                f"resume answers {', '.join(unknown)}; run {asked['runId']} asks {', '.join(map(str, ids))}.",
+                code="resume_invalid",
+                field="resume",
+            )
 
     async def _runs(self, thread_id: str) -> Runs:
         return await answer(lambda: self._gateway.any_shard.list_thread(OWNER, thread_id))

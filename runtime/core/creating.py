@@ -15,11 +15,12 @@ from runtime.core.ops import (
     DigestDiffers,
     Joined,
     NotClaimable,
+    NothingToResume,
     ThreadBusy,
     TooManyRuns,
     UnknownRun,
 )
-from runtime.core.record import CancelReason, Claim, ClaimEnd, ClaimReason, Head
+from runtime.core.record import CancelReason, Claim, ClaimEnd, ClaimReason, Head, Status
 
 
 def create(view: View, op: Create, now_ms: int) -> Decision:
@@ -28,26 +29,15 @@ def create(view: View, op: Create, now_ms: int) -> Decision:
     if found is not None:
         same = found.digest == op.digest and found.owner == op.owner
         return Decision(outcome=Joined(head=found) if same else DigestDiffers(run_id=op.run_id))
-    if op.max_runs and view.unfinished_runs() >= op.max_runs:
+    if op.max_runs and not op.resumes and view.unfinished_runs() >= op.max_runs:
         return Decision(outcome=TooManyRuns(limit=op.max_runs))
     holder = view.holder(op.owner, op.thread_id)
+    if op.resumes:
+        return _resume(view, op, holder, now_ms)
     cancels = holder is not None and op.on_busy == "cancel-previous" and not holder.cancel_requested
     if holder is not None and op.on_busy == "reject" and not holder.cancel_requested:
         return Decision(outcome=ThreadBusy(thread_id=op.thread_id, active_run_id=holder.run_id))
-    accepted = Batch(run_id=op.run_id, seq=0, count=1, epoch=0, band=Band.LIVE, data=chunk.run_accepted())
-    head = Head(
-        run_id=op.run_id,
-        thread_id=op.thread_id,
-        owner=op.owner,
-        digest=op.digest,
-        created_at=now_ms,
-        queued=holder is not None,
-        queued_at=now_ms if holder is not None else None,
-        detached_since=now_ms,
-        next_seq=1,
-        log_bytes=len(accepted.data),
-        generation=view.generation(),
-    )
+    head, accepted = _new(view, op, now_ms, queued=holder is not None)
     cancelled = with_cancel(holder, CancelReason.USER) if holder is not None and cancels else None
     return Decision(
         outcome=Created(head=head, cancelled_previous=cancelled.run_id if cancelled else None),
@@ -55,6 +45,36 @@ def create(view: View, op: Create, now_ms: int) -> Decision:
         heads=(cancelled,) if cancelled else (),
         batch=accepted,
     )
+
+
+def _resume(view: View, op: Create, holder: Head | None, now_ms: int) -> Decision:
+    """Decide a run that goes on where its thread's interrupted one asked: that one is completed (P23). No bound on the
+    number of runs is in its way."""
+    if holder is None or holder.status is not Status.INTERRUPTED or holder.cancel_requested:
+        return Decision(outcome=NothingToResume(thread_id=op.thread_id))
+    resumed = holder.with_(status=Status.COMPLETED, finished_at=now_ms)
+    head, accepted = _new(view, op, now_ms, queued=False)
+    return Decision(
+        outcome=Created(head=head, resumed=resumed), created=(head, op.spec), heads=(resumed,), batch=accepted
+    )
+
+
+def _new(view: View, op: Create, now_ms: int, *, queued: bool) -> tuple[Head, Batch]:
+    accepted = Batch(run_id=op.run_id, seq=0, count=1, epoch=0, band=Band.LIVE, data=chunk.run_accepted())
+    head = Head(
+        run_id=op.run_id,
+        thread_id=op.thread_id,
+        owner=op.owner,
+        digest=op.digest,
+        created_at=now_ms,
+        queued=queued,
+        queued_at=now_ms if queued else None,
+        detached_since=now_ms,
+        next_seq=1,
+        log_bytes=len(accepted.data),
+        generation=view.generation(),
+    )
+    return head, accepted
 
 
 def claim(view: View, op: ClaimRun, now_ms: int) -> Decision:

@@ -49,9 +49,9 @@ class View(Protocol):
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """The answer, and what the transaction writes for it: nothing, for a refusal. `heads` in this order, since the
-    one-active-run index is checked row by row. `stderr` and `transcript` are the first head's run's; `checkpoint` takes
-    the place of its run's, and with `ended`, that of the first head's run is removed."""
+    """The answer, and what the transaction writes for it: nothing, for a refusal. `heads` in this order and before
+    `created`, since the one-active-run index is checked row by row. `stderr` and `transcript` are the first head's
+    run's; `checkpoint` takes the place of its run's, and with `ended`, that of the first head's run is removed."""
 
     outcome: Outcome
     created: tuple[Head, RunSpec] | None = None

@@ -4,7 +4,7 @@ An operation is a value. One store transaction takes a list of them, and `machin
 (P7): a refusal of one never touches another. Operations of a driver carry its `epoch` (P3); intents of outsiders
 (cancel, attach, detach, takeover request) carry none and change only their own fields.
 
-Answers are values too. `Refusal`s say why nothing was written; `to_error` in this module turns one into the exception
+Answers are values too. `Refusal`s say why nothing was written; `to_error` in `refusing.py` turns one into the exception
 that the caller's handler branches on.
 """
 
@@ -23,18 +23,6 @@ from runtime.core.record import (
     Status,
     Struct,
 )
-from runtime.errors import (
-    LogClosedError,
-    OutlastError,
-    RunClaimLostError,
-    RunEnded,
-    RunExists,
-    RunNotFound,
-    SequenceConflictError,
-    SupervisorSuperseded,
-    ThreadActive,
-    TooMany,
-)
 
 # --- operations ------------------------------------------------------------------------------------------------
 
@@ -49,6 +37,7 @@ class Create(Struct, frozen=True, kw_only=True, tag=True):
     digest: str
     on_busy: str = "reject"  # reject | enqueue | cancel-previous
     max_runs: int = 0  # not terminal at once in the store; 0: no bound
+    resumes: bool = False  # it answers what the thread's interrupted run asks, and takes its place (P23)
 
 
 class ClaimRun(Struct, frozen=True, kw_only=True, tag=True):
@@ -174,10 +163,12 @@ Op = (
 
 
 class Created(Struct, frozen=True, kw_only=True, tag=True):
-    """The run is new. `head.queued` tells whether it waits for its thread."""
+    """The run is new. `head.queued` tells whether it waits for its thread; `resumed` is the interrupted run whose place
+    it has taken, completed now (P23)."""
 
     head: Head
     cancelled_previous: str | None = None
+    resumed: Head | None = None
 
 
 class Joined(Struct, frozen=True, kw_only=True, tag=True):
@@ -262,6 +253,12 @@ class ThreadBusy(Struct, frozen=True, kw_only=True, tag=True):
     active_run_id: str
 
 
+class NothingToResume(Struct, frozen=True, kw_only=True, tag=True):
+    """The thread has no run that waits for an answer."""
+
+    thread_id: str
+
+
 class TooManyRuns(Struct, frozen=True, kw_only=True, tag=True):
     """`limit` runs are active already."""
 
@@ -344,6 +341,7 @@ Refusal = (
     UnknownRun
     | DigestDiffers
     | ThreadBusy
+    | NothingToResume
     | TooManyRuns
     | Superseded
     | AlreadyEnded
@@ -358,38 +356,3 @@ Refusal = (
 )
 Answer = Created | Joined | Claimed | Done | Appended | Finished | SupervisorOpened | Assigned | Exhausted
 Outcome = Answer | Refusal
-
-
-def to_error(refusal: Refusal) -> OutlastError:
-    """Return the exception for a refusal, for callers that raise."""
-    match refusal:
-        case UnknownRun(run_id=run_id):
-            return RunNotFound(run_id)
-        case DigestDiffers(run_id=run_id):
-            return RunExists(run_id)
-        case ThreadBusy(thread_id=thread_id, active_run_id=active):
-            return ThreadActive(thread_id, active)
-        case TooManyRuns(limit=limit):
-            return TooMany(
-                f"{limit} runs are active, which is the limit (OUTLAST_MAX_RUNS). Try again when one has ended."
-            )
-        case Superseded(run_id=run_id, held_epoch=held, current_epoch=current):
-            return RunClaimLostError(run_id, held, current)
-        case AlreadyEnded(run_id=run_id, status=status):
-            return RunEnded(run_id, status)
-        case NotClaimable(run_id=run_id):
-            return RunEnded(run_id, "queued or interrupted")
-        case Closed(run_id=run_id):
-            return LogClosedError(run_id)
-        case SeqConflict(run_id=run_id, seq=seq, next_seq=next_seq):
-            return SequenceConflictError(run_id, seq, next_seq)
-        case LogFull(run_id=run_id, limit=limit):
-            return OutlastError(f"The log of run {run_id!r} is at its bound of {limit} bytes.", code="log_limit")
-        case MustAbort(run_id=run_id):
-            return OutlastError(f"Run {run_id!r} is cancelled and can only end as aborted.", code="aborted")
-        case IllegalMove(run_id=run_id, from_=from_, to=to):
-            return OutlastError(f"Run {run_id!r} cannot go from {from_} to {to}.", code="illegal_move")
-        case SupervisorStale(held_epoch=held, current_epoch=current):
-            return SupervisorSuperseded(held, current)
-        case Unstorable(run_id=run_id, detail=detail):
-            return OutlastError(f"An operation of run {run_id!r} cannot be stored: {detail}", code="internal")

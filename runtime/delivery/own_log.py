@@ -31,9 +31,9 @@ from runtime.core.ops import (
     MustAbort,
     Outcome,
     Refusal,
-    to_error,
 )
 from runtime.core.record import RunError, Status
+from runtime.core.refusing import to_error
 from runtime.delivery.durability import Entry
 from runtime.delivery.errors import RunDriverPipeOutsideClaimError
 from runtime.engine.authority import Authority, repeat

@@ -17,7 +17,8 @@ from typing import cast
 from runtime.core.batch import Band, Batch, pack_ends
 from runtime.core.checkpoint import Checkpoint
 from runtime.core.open_items import OpenItems
-from runtime.core.ops import Append, Appended, LogFull, Refusal, to_error
+from runtime.core.ops import Append, Appended, LogFull, Refusal
+from runtime.core.refusing import to_error
 from runtime.engine.authority import Authority
 from runtime.engine.checkpointing import Mark
 from runtime.errors import LogClosedError, OutlastError

@@ -13,8 +13,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from runtime.core.ops import Op, Outcome, Superseded, UnknownRun, to_error
+from runtime.core.ops import Op, Outcome, Superseded, UnknownRun
 from runtime.core.record import Head
+from runtime.core.refusing import to_error
 from runtime.errors import OutlastError, OwnershipLost, RunClaimLostError, StoreError
 from runtime.ports import Clock, LogPort, Pulse
 

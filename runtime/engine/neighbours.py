@@ -1,7 +1,8 @@
 """The other shards of one store: which runs are theirs, and what they changed of ours (P12).
 
 A thread's runs may lie on different shards. The finish on one un-queues a run of another, and a POST on one cancels the
-active run of another, each in one transaction of the store. Whose run it is learns it in three ways, each enough:
+active run of another, or completes an interrupted one, each in one transaction of the store. Whose run it is learns it
+in three ways, each enough but for the last of a completed one:
 
     told     whoever caused it tells the supervisor, which asks for the record; a queued run's is read anew then
     met      the store refuses to decide on what is no longer so, and its answer holds the newest head
@@ -16,7 +17,7 @@ import logging
 from collections.abc import Mapping
 
 from runtime.core.ids import shard_of
-from runtime.core.record import Head
+from runtime.core.record import Head, Status
 from runtime.engine.clock import Threads
 from runtime.errors import StoreError
 from runtime.ports import Clock, Store
@@ -42,8 +43,9 @@ class Neighbours:
         return self._shards == 1 or shard_of(run_id, self._shards) == self._shard
 
     def may_have_moved(self, head: Head | None) -> bool:
-        """Return whether a neighbour may have given the run its thread since it was last read."""
-        return self._shards > 1 and head is not None and head.queued and not head.status.terminal
+        """Return whether a neighbour may have given the run its thread, or its answer, since it was last read."""
+        waits = head is not None and (head.queued or head.status is Status.INTERRUPTED)
+        return self._shards > 1 and waits and head is not None and not head.status.terminal
 
     def look_due(self) -> bool:
         """Return whether it is time to ask what neighbours changed; True at most every LOOK_S."""

@@ -32,9 +32,9 @@ from runtime.core.ops import (
     Outcome,
     RequestCancel,
     UnknownRun,
-    to_error,
 )
 from runtime.core.record import CancelReason, Head, OnDisconnect, Refused, RunSpec
+from runtime.core.refusing import to_error
 from runtime.engine.chores import Chores
 from runtime.engine.clock import Threads
 from runtime.engine.cold import Cold
@@ -164,10 +164,12 @@ class Shard(Questions):
                 self._adopt(head)
                 if unqueued is not None and self._neighbours.owns(unqueued.run_id):
                     self._adopt(unqueued)
-            case Created(head=head, cancelled_previous=previous):
+            case Created(head=head, cancelled_previous=previous, resumed=resumed):
                 if isinstance(op, Create):
                     self._tail(head.run_id).spec = op.spec
                 self._adopt(head)
+                if resumed is not None and self._neighbours.owns(resumed.run_id):
+                    self._adopt(resumed)
                 if previous is not None:
                     self._doubt.arise()  # the answer has the other run's name only
             case Claimed(head=head, spec=spec):

@@ -149,7 +149,7 @@ class MemoryStore:
             return [
                 head
                 for run_id, head in tables.heads.items()
-                if head.status.terminal and head.destroy_pending and tables.shard_of[run_id] == shard
+                if head.closed and head.destroy_pending and tables.shard_of[run_id] == shard
             ]
 
     def find_active(self, owner: str, thread_id: str) -> Head | None:

@@ -161,7 +161,8 @@ class PostgresView:
                 _refuse_text(text)
             self._specs[head.run_id] = encode(spec)
             self.created[head.run_id] = spec
-        if isinstance(op, Create) and op.max_runs and not isinstance(decision.outcome, Joined | DigestDiffers):
+        counted = not isinstance(decision.outcome, Joined | DigestDiffers)
+        if isinstance(op, Create) and op.max_runs and not op.resumes and counted:
             self._bind_count(op.max_runs, refused=isinstance(decision.outcome, TooManyRuns))
         self._heads.update(encoded)
         self.written.update({head.run_id: head for head in heads})
@@ -320,7 +321,7 @@ def _head_columns(name: str, heads: list[Head]) -> dict[str, Any]:
         f"{name}_statuses": [head.status.value for head in heads],
         f"{name}_terminals": [head.status.terminal for head in heads],
         f"{name}_queueds": [head.queued for head in heads],
-        f"{name}_destroys": [head.status.terminal and head.destroy_pending for head in heads],
+        f"{name}_destroys": [head.closed and head.destroy_pending for head in heads],
         f"{name}_versions": [head.version for head in heads],
     }
 

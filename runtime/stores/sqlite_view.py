@@ -82,10 +82,10 @@ class SqliteView:
 
         Raises sqlite3.Error, and TypeError or ValueError for values that have no stored form."""
         self.written_bytes += _PAGES_PER_DECISION * sql.PAGE_BYTES
-        if decision.created is not None:
-            self._create(*decision.created)
         for head in decision.heads:
             self._write_head(head)
+        if decision.created is not None:
+            self._create(*decision.created)
         if decision.batch is not None:
             self._add_batch(decision.batch)
         if decision.stderr is not None:
@@ -158,7 +158,7 @@ def _searched(head: Head) -> Row:
 
 
 def _to_destroy(head: Head) -> bool:
-    return head.status.terminal and head.destroy_pending
+    return head.closed and head.destroy_pending  # an interrupted run has given its sandbox back, too (P19, P23)
 
 
 def batch_of(run_id: str, row: Row) -> Batch:

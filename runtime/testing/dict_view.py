@@ -82,15 +82,13 @@ class DictView:
 
     def write(self, decision: Decision) -> None:
         """Write the decision, asserting what every store's indexes hold."""
+        for head in decision.heads:
+            assert head.run_id in self.heads
+            self._put(head)
         if decision.created is not None:
             head, self.specs[head.run_id] = decision.created
             assert head.run_id not in self.heads
-            self.heads[head.run_id] = head
-        for head in decision.heads:
-            assert head.run_id in self.heads
-            self.heads[head.run_id] = head
-            active = [other for other in self._thread(head.owner, head.thread_id) if other.active]
-            assert len(active) <= 1, f"{active} hold one thread"
+            self._put(head)
         if decision.batch is not None:
             place = decision.batch.run_id, decision.batch.seq
             assert place not in self.batches
@@ -105,6 +103,11 @@ class DictView:
             self.checkpoints.pop(decision.heads[0].run_id, None)
         if decision.supervisor is not None:
             self.supervisor_row = decision.supervisor
+
+    def _put(self, head: Head) -> None:
+        self.heads[head.run_id] = head
+        active = [other for other in self._thread(head.owner, head.thread_id) if other.active]
+        assert len(active) <= 1, f"{active} hold one thread"
 
     def copy(self) -> DictView:
         """Return an independent copy; rows are immutable."""

@@ -30,6 +30,7 @@ from runtime.testing.store_cases.finishing import FinishCases
 from runtime.testing.store_cases.intending import IntentCases
 from runtime.testing.store_cases.losing import LossCases
 from runtime.testing.store_cases.reading import ReadCases
+from runtime.testing.store_cases.resuming import ResumeCases
 from runtime.testing.store_cases.shard_driver import ShardDriver
 from runtime.testing.store_cases.sharing import ShardCases
 from runtime.testing.store_cases.transcribing import TranscriptCases
@@ -42,6 +43,7 @@ class StoreKit(
     CheckpointCases,
     FinishCases,
     TranscriptCases,
+    ResumeCases,
     IntentCases,
     LossCases,
     ShardCases,

@@ -85,13 +85,19 @@ class StoreModel:
         found = [run for run in self.in_thread(owner, thread) if run.holds_thread() and run.status == "running"]
         return found[0] if found else None
 
-    def create(self, run_id: str, thread: str, owner: str, digest: str, on_busy: str, now: int) -> tuple[str, Facts]:
+    def create(
+        self, run_id: str, thread: str, owner: str, digest: str, on_busy: str, now: int, resumes: bool = False
+    ) -> tuple[str, Facts]:
         """Answer a creation."""
         known = self.runs.get(run_id)
         if known is not None:
             return ("Joined" if (known.digest, known.owner) == (digest, owner) else "DigestDiffers"), {}
         busy = [run for run in self.in_thread(owner, thread) if run.holds_thread()]
         cancelled = None
+        if resumes:
+            if not busy or busy[0].status != "interrupted" or busy[0].cancel is not None:
+                return "NothingToResume", {}
+            busy.pop().status = "completed"
         if busy and busy[0].cancel is None:
             if on_busy == "reject":
                 return "ThreadBusy", {"active_run_id": busy[0].run_id}

@@ -119,7 +119,7 @@ class StoreMachine(RuleBasedStateMachine):
         run_id=RUNS,
         place=PLACES,
         digest=st.sampled_from(["d", "d", "e"]),
-        busy=st.sampled_from(["reject", "enqueue", "enqueue", "cancel-previous"]),
+        busy=st.sampled_from(["reject", "enqueue", "enqueue", "cancel-previous", "resume"]),
     )
     def create(self, run_id: str, place: tuple[str, str], digest: str, busy: str) -> None:
         """Create a run, or something that looks like it."""
@@ -127,8 +127,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _create(self, run_id: str, place: tuple[str, str], digest: str, busy: str) -> None:
         owner, thread = place
-        op = create(run_id, thread, owner=owner, digest=digest, on_busy=busy)
-        self._ask(op, self.model.create(run_id, thread, owner, digest, busy, self.now))
+        resumes = busy == "resume"
+        op = create(run_id, thread, owner=owner, digest=digest, on_busy=busy, resumes=resumes)
+        self._ask(op, self.model.create(run_id, thread, owner, digest, busy, self.now, resumes))
 
     @rule(pick=PICKS, off=NEAR, who=CLAIMANTS, reason=st.sampled_from([ClaimReason.START, ClaimReason.CANCEL]))
     def claim(self, pick: int, off: int, who: str, reason: ClaimReason) -> None:

@@ -194,7 +194,7 @@ class ReadCases:
     def test_ended_runs_whose_sandbox_is_not_destroyed_are_listed(self, shard: ShardDriver) -> None:
         for place in range(3):
             shard.start(f"run-{place}", f"thread-{place}")
-            shard.end(f"run-{place}")
+            shard.end(f"run-{place}", Status.COMPLETED if place else Status.INTERRUPTED)
         shard.start("run-3", "thread-3")
         pending = [head.run_id for head in shard.store.list_destroy_pending(0)]
         assert pending == ["run-0", "run-1", "run-2"]

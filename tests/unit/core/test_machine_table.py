@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from runtime.core import ops
+from runtime.core import ops, refusing
 from runtime.core.decision import Decision
 from runtime.core.machine import decide
 from runtime.core.ops import (
@@ -33,6 +33,7 @@ from runtime.core.ops import (
     MustAbort,
     NotClaimable,
     Note,
+    NothingToResume,
     Op,
     OpenSupervisor,
     RequestHandover,
@@ -90,6 +91,11 @@ def _interrupted(view: DictView) -> None:
     view.do(finish(3, 1, Status.INTERRUPTED))
 
 
+def _interrupted_cancelled(view: DictView) -> None:
+    _interrupted(view)
+    view.do(cancel())
+
+
 def _queued(view: DictView) -> None:
     view.do(create(HOLDER))
     view.do(create(on_busy="enqueue"))
@@ -125,6 +131,15 @@ TABLE: list[tuple[State, Op, type[object]]] = [
     (_cancelled, create("run-2"), Created),
     (_ended, create("run-2"), Created),
     (_created, create("run-2", "thread-2", max_runs=1), TooManyRuns),
+    (_interrupted, create("run-2", resumes=True), Created),
+    (_interrupted, create("run-2", resumes=True, max_runs=1), Created),
+    (_interrupted, create(resumes=True), Joined),
+    (_driven, create("run-2", resumes=True), NothingToResume),
+    (_cancelled, create("run-2", resumes=True), NothingToResume),
+    (_interrupted_cancelled, create("run-2", resumes=True), NothingToResume),
+    (_ended, create("run-2", resumes=True), NothingToResume),
+    (_empty, create("run-2", resumes=True), NothingToResume),
+    (_queued, create("run-3", resumes=True), NothingToResume),
     (_created, create(max_runs=1), Joined),
     (_ended, create("run-2", max_runs=1), Created),
     # claim
@@ -279,8 +294,8 @@ def test_every_refusal_has_an_error_and_no_answer_has() -> None:
         outcome = view.do(op)
         if kind in get_args(ops.Refusal):
             assert isinstance(outcome, ops.Refusal)
-            assert isinstance(ops.to_error(outcome), OutlastError)
-    defect = ops.to_error(ops.Unstorable(run_id=RUN, detail="why"))
+            assert isinstance(refusing.to_error(outcome), OutlastError)
+    defect = refusing.to_error(ops.Unstorable(run_id=RUN, detail="why"))
     assert (defect.code, "why" in str(defect)) == ("internal", True)
 
 

@@ -191,9 +191,9 @@ class Driver:
     async def say(self, *words: str) -> None:
         await self.append(*(text(word) for word in words))
 
-    async def finish(self, status: Status = Status.COMPLETED, stderr: bytes = b"") -> None:
+    async def finish(self, status: Status = Status.COMPLETED, stderr: bytes = b"", last: bytes | None = None) -> None:
         assert self.head is not None
-        last = (
+        last = last or (
             chunk.run_finished(self.run_id, self.head.thread_id)
             if status is Status.COMPLETED
             else chunk.run_error(self.run_id, "It failed.", "agent_exit")
