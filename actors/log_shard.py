@@ -127,7 +127,6 @@ FORWARDED = (
     "list_runs",
     "find_active",
     "list_thread",
-    "log",
     "stderr",
     "transcripts",
     "refusals",

@@ -241,9 +241,6 @@ class ShardPort(LogPort, Protocol):
     async def list_thread(self, owner: str, thread_id: str) -> list[tuple[Head, RunSpec]]:
         """Return the thread's runs, oldest first."""
 
-    async def log(self, run_id: str) -> list[Batch]:
-        """Return the whole stored log of a run, for folding messages from it."""
-
     async def stderr(self, run_id: str) -> bytes | None:
         """Return the stored stderr tail."""
 

@@ -13,14 +13,12 @@ from runtime.core.ops import Claimed, Finish
 from runtime.engine.clock import Threads
 from runtime.engine.tails import NoSegments, Segments, Tail
 from runtime.engine.transcribing import with_transcript
-from runtime.errors import StoreError
 from runtime.ports import Sealed, Store
 
 log = logging.getLogger("outlast.shard")
 
 READ_BYTES = 1 << 20  # of one reply from the store
 PAGE_BYTES = 2 << 20  # of a claimed log: 20 ms to read and send, also if each chunk is a batch of its own
-CLAIM_READ_BYTES = 16 << 20  # of one portion of a whole log
 
 
 class Cold:
@@ -51,20 +49,6 @@ class Cold:
     async def with_transcript(self, op: Finish) -> Finish:
         """Return the finish with its run's transcript (P9)."""
         return await with_transcript(op, self._store, self._threads)
-
-    async def log_up_to(self, run_id: str, next_seq: int) -> list[Batch]:
-        """Return the stored batches of positions [0, `next_seq`), and none of what was stored since (P24).
-
-        Raises StoreError if there are fewer."""
-        batches: list[Batch] = []
-        at = 0
-        while at < next_seq:
-            more = await self._threads.read(lambda at=at: self._store.read_batches(run_id, at, CLAIM_READ_BYTES))  # type: ignore[misc]
-            if not more:
-                raise StoreError(f"The store has no chunk {at} of run {run_id!r} although its record says so.")
-            batches.extend(more)
-            at = more[-1].next_seq
-        return [batch for batch in batches if batch.seq < next_seq]
 
     async def seal(self, tail: Tail, batches: list[Batch]) -> None:
         """Make a segment of what was read."""

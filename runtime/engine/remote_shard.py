@@ -98,11 +98,6 @@ class RemoteShard(ABC):
         runs: list[tuple[Head, RunSpec]] = await self._call("list_thread", owner, thread_id)
         return runs
 
-    async def log(self, run_id: str) -> list[Batch]:
-        """See ports.ShardPort."""
-        batches: list[Batch] = await self._call("log", run_id)
-        return batches
-
     async def stderr(self, run_id: str) -> bytes | None:
         """See ports.ShardPort."""
         tail: bytes | None = await self._call("stderr", run_id)

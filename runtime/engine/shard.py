@@ -378,11 +378,6 @@ class Shard(Questions):
         """Return the next stored batches past `after`, a page of them."""
         return await self._cold.page(run_id, after)
 
-    async def log(self, run_id: str) -> list[Batch]:
-        """Return the whole stored log of a run."""
-        head = (await self._known(run_id)).head
-        return [] if head is None else await self._cold.log_up_to(run_id, head.next_seq)
-
     async def refusals(self, run_id: str) -> list[Refused]:
         """Return what was refused to superseded drivers of the run since this incarnation opened."""
         return self._story.refusals(run_id)

@@ -12,6 +12,7 @@ import waiting
 from postgres_server import PostgresServer
 
 from runtime.core.ops import Append, Appended, Attach, Claimed, Created
+from runtime.engine.claimed_log import pages
 from runtime.engine.clock import StoreThreads, SystemClock
 from runtime.engine.shard import Shard
 from runtime.errors import StoreError, StoreUnavailable
@@ -106,8 +107,10 @@ async def _begin(shard: Shard) -> list[Writer]:
 
 async def _check(shard: Shard, writers: list[Writer]) -> None:
     for writer in writers:
-        batches = await shard.log(writer.run_id)
-        chunks = [chunk for batch in batches for chunk in batch.chunks()]
+        record = await shard.record(writer.run_id)
+        assert record is not None
+        log = pages(shard, writer.run_id, 0, record[0].next_seq)
+        chunks = [chunk async for page in log for batch in page for chunk in batch.chunks()]
         assert len(chunks) == writer.acknowledged
         assert chunks[1:] == [text(str(seq)) for seq in range(1, writer.acknowledged)]
 
