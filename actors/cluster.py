@@ -20,6 +20,7 @@ from runtime.settings import Settings
 log = logging.getLogger("outlast.cluster")
 
 CALL_TIMEOUT_S = 10.0
+REAP_S = 22.0  # a sweep for somebody who waits bounds itself to less
 
 
 class SupervisorClient:
@@ -74,6 +75,11 @@ class SupervisorClient:
     async def drain_node(self, node: str, within_s: float) -> dict[str, Any]:
         """See ports.SupervisorPort."""
         report: dict[str, Any] = await self._call("drain_node", node, within_s)
+        return report
+
+    async def reap(self, dry_run: bool) -> dict[str, Any]:
+        """See ports.SupervisorPort."""
+        report: dict[str, Any] = await self._call("reap", dry_run, timeout_s=REAP_S)
         return report
 
     async def leave(self, within_s: float) -> int:

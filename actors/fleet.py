@@ -16,6 +16,7 @@ from runtime.core.record import ClaimReason
 from runtime.engine.concluding import DriveEnd
 from runtime.engine.fleet import DriverDied, NameTaken, NotStarted
 from runtime.engine.placing import Node, Place
+from runtime.engine.reasons import TO_END
 from runtime.settings import Settings
 
 CREATE_DEADLINE_S = 30.0  # an infeasible actor looks like a slow one; cold starts queue at about 2.5 a second
@@ -86,7 +87,7 @@ class RayFleet:
     async def create(self, run_id: str, expected_epoch: int, reason: ClaimReason, place: Place) -> RayRunHandle:
         """Make `run:<runId>` there. Raises NameTaken, NotStarted."""
         options = {"scheduling_strategy": _strategy(place)}
-        if reason is ClaimReason.CANCEL:
+        if reason in TO_END:
             options["memory"] = 0  # it ends a run, and must not wait for room (P21)
         try:
             handle = run_actor.create(

@@ -124,6 +124,7 @@ FORWARDED = (
     "due",
     "unfinished",
     "destroy_pending",
+    "reapable",
     "list_runs",
     "find_active",
     "list_thread",

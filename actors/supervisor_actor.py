@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable  # noqa: E402
 from functools import partial  # noqa: E402
 from typing import Any  # noqa: E402
 
+import msgspec  # noqa: E402
 import ray  # noqa: E402
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
 
@@ -38,6 +39,7 @@ from runtime.engine import returning  # noqa: E402
 from runtime.engine.clock import SystemClock  # noqa: E402
 from runtime.engine.forever import forever  # noqa: E402
 from runtime.engine.leaving import leave  # noqa: E402
+from runtime.engine.reaping import Reaper  # noqa: E402
 from runtime.engine.supervisor import Supervisor  # noqa: E402
 from runtime.settings import Settings  # noqa: E402
 
@@ -55,6 +57,7 @@ STATUS_S = 5.0  # whoever asks for the status has gone by then; nothing may pile
 REPLICA_TTL_S = 6.0
 ROOM_LOOK_S = 1.0
 DRAIN_LOOK_S = 0.5
+REAP_S = 4.0  # of one run, where somebody waits for the report; whoever asked has gone after 30 s
 
 
 class SupervisorActor:
@@ -68,6 +71,7 @@ class SupervisorActor:
         self._serve_node = serve_node
         self._opening = asyncio.Lock()
         self._supervisor: Supervisor | None = None
+        self._reaper: Reaper | None = None
         known = self._known = providers(settings, deployment)
         errands = Errands(settings, deployment)
         self._nodes = Nodes(errands, hosts(known), settings.namespace)
@@ -110,12 +114,15 @@ class SupervisorActor:
             this_claimant(),
             settings=settings,
             clock=SystemClock(),
-            shard_of=lambda run_id: shards[shard_of(run_id, settings.shards)],
+            shard_of=partial(_shard_for, shards),
         )
         await supervisor.open()
-        orphans = returning.Orphans(lambda run_id: shards[shard_of(run_id, settings.shards)], self._providers)
+        shard = partial(_shard_for, shards)
+        orphans = returning.Orphans(shard, self._providers)
+        reaper = self._reaper = Reaper(supervisor, shards, shard, SystemClock())
         works: dict[str, Callable[[], Awaitable[None]]] = {
             "giving back": partial(self._give_back, list(shards.values())),
+            "reaping": partial(self._reap, reaper),
             "looking for orphans": partial(self._end_orphans, orphans),
             "looking at the nodes": self._nodes.look_forever,
             "warming the nodes": warm.turn,
@@ -133,6 +140,11 @@ class SupervisorActor:
     async def _give_back(self, shards: list[ShardClient]) -> None:
         """Destroy what ended runs left, at once after a start and then every REAP_INTERVAL_S (P19)."""
         await returning.give_back(shards, self._providers, SystemClock())
+        await asyncio.sleep(self._settings.reap_interval_s)
+
+    async def _reap(self, reaper: Reaper) -> None:
+        """End what nobody came back for, as often (P22)."""
+        await reaper.sweep()
         await asyncio.sleep(self._settings.reap_interval_s)
 
     async def _end_orphans(self, orphans: returning.Orphans) -> None:
@@ -216,7 +228,15 @@ class SupervisorActor:
     async def leave(self, within_s: float) -> int:
         """See `engine.leaving`; only `serve` asks for it, at its end."""
         shards = self._shards()
-        return await leave(await self._open(), lambda run_id: shards[shard_of(run_id, len(shards))], within_s)
+        return await leave(await self._open(), partial(_shard_for, shards), within_s)
+
+    async def reap(self, dry_run: bool) -> dict[str, Any]:
+        """See ports.SupervisorPort."""
+        await self._open()
+        assert self._reaper is not None
+        report = await self._reaper.sweep(dry_run=dry_run, budget_s=REAP_S)
+        told: dict[str, Any] = msgspec.to_builtins(report)
+        return told
 
     async def status(self) -> dict[str, Any]:
         """See ports.SupervisorPort."""
@@ -244,6 +264,7 @@ class SupervisorActor:
             "takeoverSeconds": tally.takeover_seconds,
             "reasons": dict(tally.reasons),
             "exhausted": tally.exhausted,
+            "reaped": dict(self._reaper.counts) if self._reaper else {},
         }
 
     async def _run_actors(self, supervisor: Supervisor) -> list[dict[str, Any]]:
@@ -275,6 +296,10 @@ class SupervisorActor:
     async def ping(self) -> int:
         """Return the supervisor's epoch."""
         return (await self._open()).epoch
+
+
+def _shard_for(shards: dict[int, ShardClient], run_id: str) -> ShardClient:
+    return shards[shard_of(run_id, len(shards))]
 
 
 def create(settings: Settings, deployment: str, serve_node: str, node_id: str | None = None) -> Any:

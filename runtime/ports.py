@@ -35,6 +35,7 @@ from runtime.agent_ports import (
 from runtime.core.batch import Batch
 from runtime.core.checkpoint import Checkpoint
 from runtime.core.ops import Op, Outcome
+from runtime.core.reap_ops import ReapStage
 from runtime.core.record import Head, Refused, RunSpec, Status, Struct
 from runtime.core.result import ResultAsk
 
@@ -119,6 +120,10 @@ class Store(Protocol):
 
     def list_destroy_pending(self, shard: int) -> list[Head]:
         """Return every run of this shard that has ended and whose sandbox is not known to be destroyed (P19)."""
+
+    def list_reapable(self, shard: int, stage: ReapStage, before_ms: int, limit: int) -> list[Head]:
+        """Return at most `limit` runs of this shard of which `stage` is what the reaper does next, and was due by
+        `before_ms`; those that have been due for longest first (`core/reaping.py`)."""
 
     def find_active(self, owner: str, thread_id: str) -> Head | None:
         """Return the newest run of the thread that is `running` and not queued (design 8, `activeRun`)."""
@@ -232,6 +237,9 @@ class ShardPort(LogPort, Protocol):
     async def destroy_pending(self) -> list[Head]:
         """Return every ended run of this shard whose sandbox is not known to be destroyed (P19)."""
 
+    async def reapable(self, stage: ReapStage, before_ms: int, limit: int) -> list[Head]:
+        """Return the runs of this shard whose `stage` was due by then, longest due first."""
+
     async def list_runs(self, query: RunQuery) -> RunPage:
         """Return one page of runs."""
 
@@ -290,6 +298,10 @@ class SupervisorPort(Protocol):
 
     async def node_of(self, provider: str, key: str) -> str:
         """Return the id of a node that reaches the sandbox's host. Raises SandboxUnreachable while there is none."""
+
+    async def reap(self, dry_run: bool) -> dict[str, Any]:
+        """Sweep once, now, and return the report (`engine/reaping.py`); `dry_run`: only look. What is recorded goes on
+        when the answer is there, whether it came to its end within it or not."""
 
     async def status(self) -> dict[str, Any]:
         """Return `{epoch, actors: [{name, nodeId, pid, alive}], takeovers, takeoverSeconds}`."""

@@ -96,9 +96,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     takeover_attempts: Annotated[
         int, Meta(ge=1, description="Drivers in a row that claimed and stored nothing before `takeover_exhausted`.")
     ] = 8
-    reap_interval_s: Annotated[float, Meta(gt=0, description="How often leftovers of ended runs are looked for.")] = (
-        15.0
-    )
+    reap_interval_s: Annotated[
+        float, Meta(gt=0, description="How often the reaper looks: at runs nobody came back for, and at leftovers.")
+    ] = 15.0
     sandbox_return_s: Annotated[int, Meta(ge=0, description="How long an unreachable sandbox is waited for.")] = 120
     max_runs: Annotated[
         int,

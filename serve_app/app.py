@@ -20,6 +20,7 @@ from serve_app.gateway import Gateway
 from serve_app.nodes import NodeRoutes
 from serve_app.origin import OriginCheck
 from serve_app.probes import Probes
+from serve_app.reaps import ReapRoutes
 from serve_app.replica import Replica
 from serve_app.results import RunResults
 from serve_app.runs import Runs
@@ -56,6 +57,7 @@ def build_app(cluster: Cluster, settings: Settings, harnesses: Mapping[str, Harn
         Runs(gateway),
         RunResults(gateway),
         NodeRoutes(gateway),
+        ReapRoutes(gateway),
         Probes(gateway),
     ):
         part.add_to(app.router)

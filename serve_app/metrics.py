@@ -65,6 +65,12 @@ class Metrics:
             for reason, count in sorted(self._supervisor.get("reasons", {}).items()):
                 made.add_metric([reason], float(count))
             yield made
+            reaped = CounterMetricFamily(
+                "outlast_reaped", "Detached runs, by what the reaper made of them.", labels=["outcome"]
+            )
+            for outcome, count in sorted(self._supervisor.get("reaped", {}).items()):
+                reaped.add_metric([outcome], float(count))
+            yield reaped
             yield SummaryMetricFamily(
                 "outlast_takeover_seconds",
                 "From finding a driver gone to its successor's claim.",

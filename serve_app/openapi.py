@@ -218,6 +218,12 @@ def drain() -> Route:
     return _route("drain", 200, _json(schemas.Drained, "What is on it"), (400, 415), {"parameters": parameters})
 
 
+def reap() -> Route:
+    """Describe POST /api/reap."""
+    parameters = [_param("dryRun", "query", "Only look.", type="boolean", default=False)]
+    return _route("reap", 200, _json(schemas.ReapReport, "What came of it"), (400, 415), {"parameters": parameters})
+
+
 def thread() -> Route:
     """Describe GET /api/threads/{thread_id}."""
     path = _param("thread_id", "path", "The thread.", required=True, **schemas.ID_SCHEMA)

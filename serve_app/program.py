@@ -20,6 +20,7 @@ from serve_app.commands.cancel import cancel
 from serve_app.commands.doctor import doctor
 from serve_app.commands.exits import Exit, of_error
 from serve_app.commands.ps import ps
+from serve_app.commands.reap import reap
 from serve_app.commands.run import run
 from serve_app.commands.serve import serve
 from serve_app.commands.show import show
@@ -117,5 +118,5 @@ def cli() -> None:
     """Agent runs that outlast the browser tab, the driver process and the node."""
 
 
-for command in (serve, run, tail, ps, show, cancel, takeover, stop, doctor):
+for command in (serve, run, tail, ps, show, cancel, takeover, reap, stop, doctor):
     cli.add_command(command)

@@ -146,6 +146,27 @@ class Drained(_Out):
     gone: bool
 
 
+class ReapedRun(_Out):
+    """What the reaper found one run to be, or made of it."""
+
+    run_id: str
+    outcome: str
+    status: str | None
+    exit_code: int | None
+    error: str | None
+
+
+class ReapReport(_Out):
+    """One sweep: `outcomes` has the count of every outcome, `runs` a line for each run that was looked at."""
+
+    at: int
+    dry_run: bool
+    considered: int
+    outcomes: dict[str, int]
+    runs: list[ReapedRun]
+    failures: list[str]
+
+
 class RunPageBody(_Out):
     """Runs, newest first; `next` is the cursor of the following page, or null."""
 

@@ -70,6 +70,7 @@ def _new(view: View, op: Create, now_ms: int, *, queued: bool) -> tuple[Head, Ba
         queued=queued,
         queued_at=now_ms if queued else None,
         detached_since=now_ms,
+        detached_ttl_s=op.spec.limits.detached_ttl_s,
         next_seq=1,
         log_bytes=len(accepted.data),
         generation=view.generation(),
@@ -91,14 +92,16 @@ def claim(view: View, op: ClaimRun, now_ms: int) -> Decision:
     if not head.needs_driver and op.reason not in (ClaimReason.CANCEL, ClaimReason.REAP):
         return Decision(outcome=NotClaimable(run_id=op.run_id))
     epoch = head.driver_epoch + 1
+    spec = view.spec(op.run_id)
     claim = Claim(epoch=epoch, claimant=op.claimant, reason=op.reason, claimed_at=now_ms)
     claimed = head.with_(
         driver_epoch=epoch,
         started_at=head.started_at if head.started_at is not None else now_ms,
+        detached_ttl_s=spec.limits.detached_ttl_s,  # a run made by a version that kept it in the spec alone
         claims_without_progress=head.claims_without_progress + 1,
         claims=with_claim(end_last_claim(head.claims, now_ms, ClaimEnd.SUPERSEDED), claim),
     )
-    return Decision(outcome=Claimed(head=claimed, spec=view.spec(op.run_id), batches=[]), heads=(claimed,))
+    return Decision(outcome=Claimed(head=claimed, spec=spec, batches=[]), heads=(claimed,))
 
 
 def _is_first_answer(head: Head, op: ClaimRun) -> bool:

@@ -21,7 +21,7 @@ Deliberately not here: leases. They live in a shard's memory and only say when s
 
 from __future__ import annotations
 
-from runtime.core import creating, intending, writing
+from runtime.core import creating, intending, reaping, writing
 from runtime.core.decision import Decision, View
 from runtime.core.ops import (
     Append,
@@ -37,6 +37,7 @@ from runtime.core.ops import (
     RequestCancel,
     RequestHandover,
 )
+from runtime.core.reap_ops import Account, Expire
 
 
 def decide(view: View, op: Op, now_ms: int) -> Decision:
@@ -60,3 +61,5 @@ def decide(view: View, op: Op, now_ms: int) -> Decision:
             return intending.open_supervisor(view, op)
         case Assign():
             return intending.assign(view, op, now_ms)
+        case Expire() | Account():
+            return reaping.reap(view, op, now_ms)

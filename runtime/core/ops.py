@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from runtime.core.batch import Batch
 from runtime.core.checkpoint import Checkpoint
+from runtime.core.reap_ops import Account, Expire
 from runtime.core.record import (
     CancelReason,
     Claimant,
@@ -156,6 +157,8 @@ Op = (
     | Detach
     | OpenSupervisor
     | Assign
+    | Expire
+    | Account
 )
 
 

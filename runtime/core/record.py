@@ -80,6 +80,13 @@ class CancelReason(StrEnum):
     OPERATOR = "operator"
 
 
+class Reaped(StrEnum):
+    """What became of a run that ended while nobody watched it (P22)."""
+
+    FINALIZED = "finalized"  # it came to an end of its own
+    EXPIRED = "expired"  # nobody came back within its TTL
+
+
 class OnDisconnect(StrEnum):
     """What the last viewer's leaving means, chosen when the run starts (I6)."""
 
@@ -217,6 +224,8 @@ class Head(Struct, frozen=True, kw_only=True):
     cancel_reason: CancelReason | None = None
     handover_epoch: int = 0  # the epoch that is asked to hand over; 0: none
     detached_since: int | None = None
+    detached_ttl_s: int | None = None  # of the spec's limits; None: excluded from expiry (P22)
+    reaped: Reaped | None = None
     sandbox_key: str | None = None
     launch: Launch = Launch.NONE
     destroy_pending: bool = False
@@ -263,6 +272,7 @@ def to_wire(head: Head, spec: RunSpec, *, claims: bool, refusals: Sequence[Refus
         "cancelRequested": head.cancel_requested,
         "cancelReason": head.cancel_reason.value if head.cancel_reason else None,
         "detachedSince": head.detached_since,
+        "reaped": head.reaped.value if head.reaped else None,
         "sandboxKey": head.sandbox_key,
         "harness": spec.harness,
         "translatorVersion": spec.translator_version,
@@ -298,6 +308,7 @@ __all__ = [
     "Launch",
     "Limits",
     "OnDisconnect",
+    "Reaped",
     "Refused",
     "RunError",
     "RunId",

@@ -38,6 +38,7 @@ class Committer:
     answers can never be seen in another order than the store's. `failed` is called for each try that failed,
     `stalled` after one that took longer than STALL_S, and `recovered` after the first success that follows a failure:
     only then is it settled what became of the tries before, since a store lets none of them happen after it.
+    `spared` is asked in the moment before a transaction whether an operation is to be answered without it.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Committer:
         self._failed = failed
         self._stalled = stalled
         self.recovered: Callable[[], None] = lambda: None
+        self.spared: Callable[[Op], Outcome | None] = lambda _op: None
         self._uncertain = False  # a try failed, and none has succeeded since
         self._pending: deque[tuple[Op, asyncio.Future[Outcome]]] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -98,7 +100,8 @@ class Committer:
     async def _drain(self) -> None:
         try:
             while self._pending:
-                await self._commit_group(self._take_group())
+                if group := self._take_group():
+                    await self._commit_group(group)
         finally:
             self._task = None
 
@@ -107,6 +110,10 @@ class Committer:
         size = 0
         while self._pending and len(group) < MAX_OPS and size < MAX_BYTES:
             op, future = self._pending.popleft()
+            if (answer := self.spared(op)) is not None:
+                if not future.done():
+                    future.set_result(answer)
+                continue
             group.append((op, future))
             size += len(op.batch.data) if isinstance(op, Append | Finish) else 0
         return group

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from runtime.core.reap_ops import ReapStage
 from runtime.core.record import Head, RunSpec
 from runtime.engine.clock import Threads
 from runtime.ports import RunPage, RunQuery, Store
@@ -24,6 +25,10 @@ class Questions:
     async def destroy_pending(self) -> list[Head]:
         """Return every ended run of this shard whose sandbox is not known to be destroyed."""
         return await self._threads.read(lambda: self._store.list_destroy_pending(self._shard))
+
+    async def reapable(self, stage: ReapStage, before_ms: int, limit: int) -> list[Head]:
+        """Return the runs whose `stage` was due by then, longest due first."""
+        return await self._threads.read(lambda: self._store.list_reapable(self._shard, stage, before_ms, limit))
 
     async def list_runs(self, query: RunQuery) -> RunPage:
         """Return one page of runs."""

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from runtime.core.record import ClaimEnd, ClaimReason, Head
+from runtime.core.record import CancelReason, ClaimEnd, ClaimReason, Head
 from runtime.engine.fleet import Watched
+
+# A driver that is made only to end its run: it needs neither a turn nor room (P21).
+TO_END = frozenset({ClaimReason.CANCEL, ClaimReason.REAP})
+
+
+def end_reason(head: Head) -> ClaimReason:
+    """Return why a driver is made for a run whose cancel is recorded: a viewer's or operator's wish, or P22."""
+    return ClaimReason.REAP if head.cancel_reason is CancelReason.DETACHED_EXPIRED else ClaimReason.CANCEL
 
 
 def true_reason(head: Head, reason: ClaimReason) -> ClaimReason:

@@ -11,6 +11,7 @@ from typing import Any
 
 from runtime.core.batch import Batch
 from runtime.core.ops import Op, Outcome
+from runtime.core.reap_ops import ReapStage
 from runtime.core.record import Head, Refused, RunSpec
 from runtime.errors import StoreUnavailable
 from runtime.ports import Due, Pulse, ReadReply, RunPage, RunQuery
@@ -81,6 +82,11 @@ class RemoteShard(ABC):
     async def destroy_pending(self) -> list[Head]:
         """See ports.ShardPort."""
         heads: list[Head] = await self._call("destroy_pending")
+        return heads
+
+    async def reapable(self, stage: ReapStage, before_ms: int, limit: int) -> list[Head]:
+        """See ports.ShardPort."""
+        heads: list[Head] = await self._call("reapable", stage, before_ms, limit)
         return heads
 
     async def list_runs(self, query: RunQuery) -> RunPage:

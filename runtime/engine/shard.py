@@ -93,6 +93,7 @@ class Shard(Questions):
             stalled=self._leases.refresh_all,
         )
         self._committer.recovered = self._doubt.arise
+        self._committer.spared = self._watchlist.spares
         self._neighbours = Neighbours(store, shard, settings.shards, clock=clock, threads=threads)
         self._superseded: OutlastError | None = None
         self._chores = Chores(f"log:{shard}")

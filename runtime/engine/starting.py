@@ -15,11 +15,12 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 
-from runtime.core.record import ClaimReason, Head
+from runtime.core.record import Head
 from runtime.engine.authority import repeat
 from runtime.engine.fleet import Fleet, NameTaken, NotStarted, RunHandle, Watched, load
 from runtime.engine.placing import Place, place, shortage
 from runtime.engine.plugins import pick
+from runtime.engine.reasons import TO_END
 from runtime.ports import Clock, SandboxProvider, ShardPort
 
 log = logging.getLogger("outlast.supervisor")
@@ -94,7 +95,7 @@ class Starter:
         watched.home_known = True
         for _ in range(len(self._fleet.nodes()) + 1):
             counts = load(self._watched())
-            cancels = watched.reason is ClaimReason.CANCEL
+            cancels = watched.reason in TO_END
             where = place(self._fleet.nodes(), counts, home, watched.lost_node, takes_room=not cancels)
             if where is None:
                 raise NotStarted("a node has not told yet which sandboxes it reaches")

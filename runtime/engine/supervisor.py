@@ -26,7 +26,7 @@ from runtime.engine.finishing import aborted, failed
 from runtime.engine.fleet import DriverDied, Fleet, NameTaken, NotStarted, RunHandle, Tally, Watched, node_of
 from runtime.engine.forever import forever
 from runtime.engine.moving import Mover
-from runtime.engine.reasons import true_reason, why_again
+from runtime.engine.reasons import TO_END, end_reason, true_reason, why_again
 from runtime.engine.starting import Starter
 from runtime.errors import OutlastError, RunEnded, RunNotFound
 from runtime.ports import Clock, Due, SandboxProvider, ShardPort
@@ -141,11 +141,7 @@ class Supervisor:
         if head is None or head.status.terminal:
             return
         watched = self._watched.get(run_id)
-        if (
-            watched is not None
-            and watched.handle is None
-            and (not watched.waits_for or watched.reason is ClaimReason.CANCEL)
-        ):
+        if watched is not None and watched.handle is None and (not watched.waits_for or watched.reason in TO_END):
             watched.hurry.set()  # it is being made, and will read the cancel in its claim's answer
             return
         if watched is not None and watched.handle is not None:
@@ -153,9 +149,9 @@ class Supervisor:
                 return  # or somebody else has waited for the receipt too, and has replaced it by now
             head = await self._head(run_id) or head
         if head.needs_driver:
-            self._replace(head, ClaimReason.CANCEL)
+            self._replace(head, end_reason(head))
         else:
-            await self._end(head, ClaimReason.CANCEL)
+            await self._end(head, end_reason(head))
 
     async def takeover(self, run_id: str) -> int:
         """Replace the driver; return the epoch replaced. Raises RunNotFound, RunEnded."""
@@ -206,7 +202,7 @@ class Supervisor:
         watched = Watched(head.driver_epoch, true_reason(head, reason), home_known=False)
         old = self._watched.get(head.run_id)
         watched.lost_node = head.claims[-1].claimant.node_id if head.claims else None
-        if reason is ClaimReason.CANCEL:
+        if reason in TO_END:
             watched.hurry.set()  # a person waits (P21)
         if old is not None:
             watched.replaces = old.handle or old.made or old.replaces

@@ -10,7 +10,8 @@ import asyncio
 from collections import deque
 from collections.abc import Container
 
-from runtime.core.ops import Detach
+from runtime.core.ops import Detach, Done, Op, Outcome
+from runtime.core.reap_ops import Expire
 from runtime.core.record import Head, Status
 from runtime.engine.leases import Leases
 from runtime.engine.viewers import Viewers
@@ -150,6 +151,15 @@ class Watchlist:
             and run_id not in self._no_disconnect_cancel
             and self._viewers.level(run_id) == 0
         ]
+
+    def spares(self, op: Op) -> Outcome | None:
+        """Return the answer to the expiry of a run that somebody watches, or might without our knowledge (P22).
+
+        Who has just come is among the viewers at once, but clears `detachedSince` only with the next transaction."""
+        head = self._heads.get(op.run_id) if isinstance(op, Expire) else None
+        if head is None or (self._viewers.settled and self._viewers.level(head.run_id) == 0):
+            return None
+        return Done(head=head, changed=False)
 
     def never_cancels(self, run_id: str) -> None:
         """Remember that this run's leaving viewers mean nothing."""

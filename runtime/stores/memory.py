@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import Lock
 from typing import Any, Literal
 
+from runtime.core import reaping
 from runtime.core.batch import Batch
 from runtime.core.checkpoint import Checkpoint
 from runtime.core.generations import next_epoch, next_generation
 from runtime.core.machine import decide
 from runtime.core.ops import Op, Outcome
+from runtime.core.reap_ops import ReapStage
 from runtime.core.record import Head, RunSpec, Status
 from runtime.errors import ShardSuperseded, StoreRefused
 from runtime.ports import RunPage, RunQuery
@@ -151,6 +153,16 @@ class MemoryStore:
                 for run_id, head in tables.heads.items()
                 if head.closed and head.destroy_pending and tables.shard_of[run_id] == shard
             ]
+
+    def list_reapable(self, shard: int, stage: ReapStage, before_ms: int, limit: int) -> list[Head]:
+        """Return the runs of this shard whose `stage` is due, longest due first."""
+        self._fault("read.before")
+        with self._lock:
+            tables = self._tables
+            mine = (head for run_id, head in tables.heads.items() if tables.shard_of[run_id] == shard)
+            found = [(due[1], head) for head in mine if (due := reaping.due(head)) is not None and due[0] is stage]
+            found.sort(key=lambda pair: pair[0])
+            return [head for due_ms, head in found if due_ms <= before_ms][:limit]
 
     def find_active(self, owner: str, thread_id: str) -> Head | None:
         """Return the run of the thread that is `running` and not queued."""

@@ -48,6 +48,8 @@ PARAMETERS: Final = (
     ("head_terminals", "boolean[]"),
     ("head_queueds", "boolean[]"),
     ("head_destroys", "boolean[]"),
+    ("head_stages", "text[]"),  # what the reaper does next; NULL: nothing
+    ("head_dues", "bigint[]"),
     ("head_versions", "bigint[]"),
     ("heads", "bytea[]"),
     # ... new runs in the order of their creation, ...
@@ -58,6 +60,8 @@ PARAMETERS: Final = (
     ("new_terminals", "boolean[]"),
     ("new_queueds", "boolean[]"),
     ("new_destroys", "boolean[]"),
+    ("new_stages", "text[]"),
+    ("new_dues", "bigint[]"),
     ("new_createds", "bigint[]"),
     ("new_versions", "bigint[]"),
     ("new_heads", "bytea[]"),
@@ -145,28 +149,30 @@ BEGIN
     IF cardinality(head_runs) > 0 THEN
         UPDATE outlast.run AS r
         SET status = h.status, terminal = h.terminal, queued = h.queued, to_destroy = h.to_destroy,
-            version = h.version, head = h.head
-        FROM unnest(head_runs, head_statuses, head_terminals, head_queueds, head_destroys, head_versions, heads)
-            AS h(run_id, status, terminal, queued, to_destroy, version, head)
+            reap_stage = h.reap_stage, reap_due = h.reap_due, version = h.version, head = h.head
+        FROM unnest(head_runs, head_statuses, head_terminals, head_queueds, head_destroys, head_stages,
+            head_dues, head_versions, heads)
+            AS h(run_id, status, terminal, queued, to_destroy, reap_stage, reap_due, version, head)
         WHERE r.run_id = h.run_id AND (h.terminal OR h.queued);
         UPDATE outlast.run AS r
         SET status = h.status, terminal = h.terminal, queued = h.queued, to_destroy = h.to_destroy,
-            version = h.version, head = h.head
-        FROM unnest(head_runs, head_statuses, head_terminals, head_queueds, head_destroys, head_versions, heads)
-            AS h(run_id, status, terminal, queued, to_destroy, version, head)
+            reap_stage = h.reap_stage, reap_due = h.reap_due, version = h.version, head = h.head
+        FROM unnest(head_runs, head_statuses, head_terminals, head_queueds, head_destroys, head_stages,
+            head_dues, head_versions, heads)
+            AS h(run_id, status, terminal, queued, to_destroy, reap_stage, reap_due, version, head)
         WHERE r.run_id = h.run_id AND NOT (h.terminal OR h.queued);
     END IF;
     IF cardinality(new_runs) > 0 THEN
         WITH numbered AS MATERIALIZED (
             SELECT nextval('outlast.run_ordinal') AS ordinal, n.* FROM unnest(new_runs, new_owners, new_threads,
-                new_statuses, new_terminals, new_queueds, new_destroys, new_createds, new_versions, new_heads,
-                new_specs) AS n(run_id, owner, thread_id, status, terminal, queued, to_destroy, created_at, version,
-                head, spec)),
+                new_statuses, new_terminals, new_queueds, new_destroys, new_stages, new_dues, new_createds,
+                new_versions, new_heads, new_specs) AS n(run_id, owner, thread_id, status, terminal, queued,
+                to_destroy, reap_stage, reap_due, created_at, version, head, spec)),
         made AS (
             INSERT INTO outlast.run (ordinal, run_id, owner, thread_id, shard, status, terminal, queued, to_destroy,
-                created_at, version, head)
-            SELECT ordinal, run_id, owner, thread_id, p_shard, status, terminal, queued, to_destroy, created_at,
-                version, head
+                reap_stage, reap_due, created_at, version, head)
+            SELECT ordinal, run_id, owner, thread_id, p_shard, status, terminal, queued, to_destroy, reap_stage,
+                reap_due, created_at, version, head
             FROM numbered ORDER BY owner COLLATE "C", thread_id COLLATE "C", ordinal)
         INSERT INTO outlast.spec (run, spec) SELECT ordinal, spec FROM numbered;
     END IF;

@@ -17,6 +17,7 @@ import psycopg
 from runtime.core import checkpoint as checkpoints
 from runtime.core.batch import Batch
 from runtime.core.checkpoint import Checkpoint
+from runtime.core.reap_ops import ReapStage
 from runtime.core.record import Head, RunSpec
 from runtime.errors import StoreUnavailable
 from runtime.ports import RunPage, RunQuery
@@ -112,6 +113,11 @@ class PostgresReading:
     def list_destroy_pending(self, shard: int) -> list[Head]:
         """Return every ended run of this shard whose sandbox is not known to be destroyed."""
         return [decode_head(row[0]) for row in self._rows(sql.LIST_DESTROY_PENDING, (shard,))]
+
+    def list_reapable(self, shard: int, stage: ReapStage, before_ms: int, limit: int) -> list[Head]:
+        """Return the runs of this shard whose `stage` is due, longest due first."""
+        values = (shard, stage.value, before_ms, limit)
+        return [decode_head(row[0]) for row in self._rows(sql.LIST_REAPABLE, values)]
 
     def find_active(self, owner: str, thread_id: str) -> Head | None:
         """Return the run of the thread that is `running` and not queued."""

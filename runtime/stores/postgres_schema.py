@@ -124,6 +124,20 @@ MIGRATIONS: Final = (
             postgres_loss.CREATE_RAISE,
         ),
     ),
+    Migration(
+        5,
+        "what the reaper does next, and when",
+        (
+            "ALTER TABLE outlast.run ADD COLUMN reap_stage text, ADD COLUMN reap_due bigint",
+            # Runs that go on get theirs with the next claim. `->`, since `->>` reads every string of the head.
+            """UPDATE outlast.run SET reap_stage = 'prune', reap_due = coalesce(
+                nullif((convert_from(head, 'UTF8')::json -> 'finishedAt')::text, 'null')::bigint, created_at)
+                WHERE terminal""",
+            "CREATE INDEX run_to_reap ON outlast.run (shard, reap_stage, reap_due) WHERE reap_stage IS NOT NULL",
+            postgres_function.REMOVE,
+            postgres_function.CREATE,
+        ),
+    ),
 )
 SCHEMA_VERSION: Final = MIGRATIONS[-1].version
 
@@ -184,6 +198,8 @@ LIST_CHANGED: Final = """SELECT r.head FROM outlast.run AS r
     LEFT JOIN unnest(%s::text[], %s::bigint[]) AS known(run_id, version) ON known.run_id = r.run_id
     WHERE r.shard = %s AND NOT r.terminal AND r.version > coalesce(known.version, -1) ORDER BY r.ordinal"""
 LIST_DESTROY_PENDING: Final = "SELECT head FROM outlast.run WHERE shard = %s AND to_destroy ORDER BY ordinal"
+LIST_REAPABLE: Final = """SELECT head FROM outlast.run
+    WHERE shard = %s AND reap_stage = %s AND reap_due <= %s ORDER BY reap_due, ordinal LIMIT %s"""
 READ_STDERR: Final = "SELECT tail FROM outlast.stderr WHERE run = (SELECT ordinal FROM outlast.run WHERE run_id = %s)"
 READ_TRANSCRIPT: Final = """SELECT stored FROM outlast.transcript
     WHERE run = (SELECT ordinal FROM outlast.run WHERE run_id = %s)"""

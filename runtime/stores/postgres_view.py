@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from runtime.core import checkpoint as checkpoints
+from runtime.core import reaping
 from runtime.core.batch import Band, Batch
 from runtime.core.decision import Decision, SupervisorRow
 from runtime.core.ops import Create, DigestDiffers, Joined, Op, TooManyRuns
@@ -316,12 +317,15 @@ def key_bytes(key: str) -> bytes:
 
 
 def _head_columns(name: str, heads: list[Head]) -> dict[str, Any]:
+    dues = [reaping.due(head) for head in heads]
     return {
         f"{name}_runs": [head.run_id for head in heads],
         f"{name}_statuses": [head.status.value for head in heads],
         f"{name}_terminals": [head.status.terminal for head in heads],
         f"{name}_queueds": [head.queued for head in heads],
         f"{name}_destroys": [head.closed and head.destroy_pending for head in heads],
+        f"{name}_stages": [None if due is None else due[0].value for due in dues],
+        f"{name}_dues": [None if due is None else due[1] for due in dues],
         f"{name}_versions": [head.version for head in heads],
     }
 

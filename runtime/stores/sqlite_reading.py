@@ -16,6 +16,7 @@ from typing import Any
 from runtime.core import checkpoint as checkpoints
 from runtime.core.batch import Batch
 from runtime.core.checkpoint import Checkpoint
+from runtime.core.reap_ops import ReapStage
 from runtime.core.record import Head, RunSpec, Status
 from runtime.errors import StoreUnavailable
 from runtime.ports import RunPage, RunQuery
@@ -105,6 +106,12 @@ class SqliteReading:
         """Return every ended run whose sandbox is not known to be destroyed."""
         with self._reading() as connection:
             return [decode_head(row[0]) for row in connection.execute(sql.LIST_DESTROY_PENDING).fetchall()]
+
+    def list_reapable(self, shard: int, stage: ReapStage, before_ms: int, limit: int) -> list[Head]:  # noqa: ARG002
+        """Return the runs whose `stage` is due, longest due first."""
+        with self._reading() as connection:
+            rows = connection.execute(sql.LIST_REAPABLE, (stage.value, before_ms, limit)).fetchall()
+        return [decode_head(row[0]) for row in rows]
 
     def find_active(self, owner: str, thread_id: str) -> Head | None:
         """Return the run of the thread that is `running` and not queued."""

@@ -100,6 +100,18 @@ MIGRATIONS: Final = (
         "the generation of offsets",
         ("ALTER TABLE meta ADD COLUMN generation INTEGER NOT NULL DEFAULT 0",),
     ),
+    Migration(
+        6,
+        "what the reaper does next, and when",
+        (
+            "CREATE TABLE reap (run INTEGER PRIMARY KEY, stage TEXT NOT NULL, due INTEGER NOT NULL)",
+            "CREATE INDEX reap_due ON reap (stage, due)",
+            # Runs that go on get theirs with the next claim; a head says so first then.
+            """INSERT INTO reap (run, stage, due)
+                SELECT ordinal, 'prune', coalesce(json_extract(CAST(head AS TEXT), '$.finishedAt'), created_at)
+                FROM run WHERE terminal = 1""",
+        ),
+    ),
 )
 SCHEMA_VERSION: Final = MIGRATIONS[-1].version
 
@@ -195,6 +207,9 @@ REMOVE_CHECKPOINT: Final = "DELETE FROM checkpoint WHERE run = ?"
 # An ended run's sandbox is still to be destroyed; or it is known to be (P19).
 ADD_DESTROY_PENDING: Final = "INSERT OR IGNORE INTO destroy_pending (run) VALUES (?)"
 REMOVE_DESTROY_PENDING: Final = "DELETE FROM destroy_pending WHERE run = ?"
+# What the reaper does next about a run, and from when on (P22); or nothing.
+WRITE_REAP: Final = "INSERT OR REPLACE INTO reap (run, stage, due) VALUES (?, ?, ?)"
+REMOVE_REAP: Final = "DELETE FROM reap WHERE run = ?"
 WRITE_SUPERVISOR: Final = "UPDATE supervisor SET epoch = ?, claimant = ?"
 
 # --- what readers ask ------------------------------------------------------------------------------------------
@@ -205,6 +220,8 @@ LIST_THREAD: Final = f"{_RECORD} WHERE run.owner = ? AND run.thread_id = ? ORDER
 COUNT_RUNS: Final = "SELECT count(*) FROM run"
 LIST_UNFINISHED: Final = "SELECT head FROM run WHERE terminal = 0 ORDER BY ordinal"
 LIST_DESTROY_PENDING: Final = "SELECT head FROM run JOIN destroy_pending ON run = ordinal ORDER BY ordinal"
+LIST_REAPABLE: Final = """SELECT head FROM reap JOIN run ON ordinal = run
+    WHERE stage = ? AND due <= ? ORDER BY due, run LIMIT ?"""
 READ_CHECKPOINT: Final = "SELECT data FROM checkpoint WHERE run = (SELECT ordinal FROM run WHERE run_id = ?)"
 READ_STDERR: Final = "SELECT tail FROM stderr WHERE run = (SELECT ordinal FROM run WHERE run_id = ?)"
 READ_TRANSCRIPT: Final = "SELECT data FROM transcript WHERE run = (SELECT ordinal FROM run WHERE run_id = ?)"

@@ -6,6 +6,7 @@ import sqlite3
 from typing import Any
 
 from runtime.core import checkpoint as checkpoints
+from runtime.core import reaping
 from runtime.core.batch import Band, Batch
 from runtime.core.checkpoint import Checkpoint
 from runtime.core.decision import Decision, SupervisorRow
@@ -118,6 +119,7 @@ class SqliteView:
         self.written_bytes += len(stored)
         self._heads[head.run_id] = self._last = head
         self._ordinals[head.run_id] = ordinal
+        self._write_reap(ordinal, None, reaping.due(head))
 
     def _write_head(self, head: Head) -> None:
         before = self._heads[head.run_id]
@@ -128,7 +130,14 @@ class SqliteView:
             self._execute(sql.WRITE_MOVED_HEAD, (*_searched(head), head.version, encode(head), ordinal))
         if _to_destroy(before) != _to_destroy(head):
             self._execute(sql.ADD_DESTROY_PENDING if _to_destroy(head) else sql.REMOVE_DESTROY_PENDING, (ordinal,))
+        self._write_reap(ordinal, reaping.due(before), reaping.due(head))
         self._heads[head.run_id] = self._last = head
+
+    def _write_reap(self, ordinal: int, before: tuple[str, int] | None, due: tuple[str, int] | None) -> None:
+        if due is None and before is not None:
+            self._execute(sql.REMOVE_REAP, (ordinal,))
+        elif due is not None and due != before:
+            self._execute(sql.WRITE_REAP, (ordinal, *due))
 
     def _write_checkpoint(self, checkpoint: Checkpoint) -> None:
         data = checkpoints.encode(checkpoint)

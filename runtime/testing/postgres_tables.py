@@ -40,6 +40,7 @@ class Row:
     terminal: bool
     queued: bool
     to_destroy: bool
+    reap: tuple[str | None, int | None]  # stage, due
     version: int
     head: bytes
 
@@ -113,6 +114,7 @@ class Tables:
             sql.LIST_UNFINISHED: lambda values: _heads(row for row in self._of_shard(*values) if not row.terminal),
             sql.LIST_CHANGED: self._list_changed,
             sql.LIST_DESTROY_PENDING: lambda values: _heads(row for row in self._of_shard(*values) if row.to_destroy),
+            sql.LIST_REAPABLE: self._list_reapable,
             sql.READ_STDERR: lambda values: [(self.stderr[run],) for run in values if run in self.stderr],
             sql.READ_TRANSCRIPT: lambda values: [(self.transcripts[run],) for run in values if run in self.transcripts],
             sql.READ_CHECKPOINT: lambda values: [(self.marks[run],) for run in values if run in self.marks],
@@ -235,6 +237,11 @@ class Tables:
         rows = (row for row in self._of_shard(shard) if not row.terminal)
         return _heads(row for row in rows if row.version > known.get(row.run_id, -1))
 
+    def _list_reapable(self, values: Values) -> Rows:
+        shard, stage, before, limit = values
+        rows = [row for row in self._of_shard(shard) if row.reap[0] == stage and (row.reap[1] or 0) <= before]
+        return _heads(sorted(rows, key=lambda row: (row.reap[1], row.ordinal))[:limit])
+
     def _list_batches(self, values: Values) -> Rows:
         size = 0
         page: Rows = []
@@ -353,14 +360,14 @@ def _in_order_of_writing(group: Mapping[str, Any]) -> Rows:
 
 def write_rows(tables: Tables, group: Mapping[str, Any]) -> None:
     """Write what a group writes, once it is known that it may."""
-    names = ("runs", "statuses", "terminals", "queueds", "destroys", "versions")
-    for run_id, status, terminal, queued, to_destroy, version, head in _columns(
+    names = ("runs", "statuses", "terminals", "queueds", "destroys", "stages", "dues", "versions")
+    for run_id, status, terminal, queued, to_destroy, stage, due, version, head in _columns(
         group, *(f"head_{name}" for name in names), "heads"
     ):
         row = tables.runs[run_id]
         row.status, row.terminal, row.queued, row.to_destroy = status, terminal, queued, to_destroy
-        row.version, row.head = version, head
-    for run_id, status, terminal, queued, to_destroy, version, head, spec, owner, thread_id in _columns(
+        row.reap, row.version, row.head = (stage, due), version, head
+    for run_id, status, terminal, queued, to_destroy, stage, due, version, head, spec, owner, thread_id in _columns(
         group, *(f"new_{name}" for name in names), "new_heads", "new_specs", "new_owners", "new_threads"
     ):
         tables.runs[run_id] = Row(
@@ -373,6 +380,7 @@ def write_rows(tables: Tables, group: Mapping[str, Any]) -> None:
             terminal=terminal,
             queued=queued,
             to_destroy=to_destroy,
+            reap=(stage, due),
             version=version,
             head=head,
         )

@@ -138,6 +138,8 @@ class Chaos:
     # --- what is asked ---
 
     async def _first_post(self, post: Post) -> None:
+        if post.leaves_at is not None:
+            self._outside.leaves_at[post.create.run_id] = post.leaves_at
         if await self._post(post.at, post.create):
             await asyncio.sleep(post.unwatched_s)
             self._outside.view(post.create.run_id)

@@ -27,7 +27,9 @@ from runtime.core.ops import (
     Superseded,
     SupervisorOpened,
 )
-from runtime.core.record import CancelReason, Head, OnDisconnect, Status
+from runtime.core.reap_ops import Account, Expire
+from runtime.core.record import CancelReason, Head, OnDisconnect, RunSpec, Status
+from runtime.engine.viewers import VIEWER_TTL_S
 from runtime.ports import Pulse, Store
 from runtime.settings import Settings
 from runtime.testing.sim_loop import SimLoop
@@ -41,10 +43,13 @@ MAX_BREACHES = 20
 class RunView:
     """One run as the commits told it, kept beside the store and by other means."""
 
-    def __init__(self, head: Head, on_disconnect: OnDisconnect) -> None:
+    def __init__(self, head: Head, spec: RunSpec, now: float) -> None:
         self.thread_id = head.thread_id
         self.queued = head.queued
-        self.on_disconnect = on_disconnect
+        self.on_disconnect = spec.on_disconnect
+        self.ttl_s = spec.limits.detached_ttl_s
+        self.created = now
+        self.reaped = 0
         self.epoch = 0
         self.holder = ""  # the claimant of `epoch`
         self.length = 1
@@ -69,6 +74,7 @@ class Checker:
         self._grace_s = settings.disconnect_grace_s
         self._shard_epochs: dict[int, int] = {}
         self._watched: dict[str, float] = {}  # when the newest shard last took note of a viewer of the run
+        self._gone: set[str] = set()  # viewers that have left for good
         self._refused: set[tuple[str, str]] = set()
         self._answered: dict[tuple[str, str], float] = {}
         self._checkpoints = CheckpointCheck(store, world, self.breach)
@@ -107,7 +113,7 @@ class Checker:
                 if head.run_id in self.runs:
                     self.breach("I9", f"{head.run_id} was created twice")
                 assert not isinstance(op, Append | Assign)
-                self.runs[head.run_id] = RunView(head, getattr(op, "spec").on_disconnect)  # noqa: B009 - a Create's
+                self.runs[head.run_id] = RunView(head, getattr(op, "spec"), self._loop.time())  # noqa: B009 - a Create's
                 self._holds_alone(head.run_id)
                 if previous is not None:
                     self.runs[previous].cancelled = True
@@ -127,10 +133,12 @@ class Checker:
                 self._under_epoch(op.run_id, op.epoch, "a note")
             case Done(head=head, changed=True) if isinstance(op, RequestCancel):
                 self._cancelled(op)
+            case Done(head=head, changed=True) if isinstance(op, Expire | Account):
+                self._by_the_newest(op.supervisor_epoch)
+                self._reaped(op, head)
             case Assigned():
                 assert isinstance(op, Assign)
-                if op.supervisor_epoch != self.supervisor_epoch:
-                    self.breach("P6", f"supervisor {op.supervisor_epoch} decided, {self.supervisor_epoch} is current")
+                self._by_the_newest(op.supervisor_epoch)
             case SupervisorOpened(epoch=epoch):
                 self.supervisor_epoch = max(epoch, self.supervisor_epoch)
 
@@ -192,9 +200,37 @@ class Checker:
         if alone_s < self._grace_s - 0.01:
             self.breach("P20", f"{op.run_id}: a disconnect cancelled it {alone_s:.1f} s after somebody watched")
 
+    def _by_the_newest(self, epoch: int) -> None:
+        if epoch != self.supervisor_epoch:
+            self.breach("P6", f"supervisor {epoch} decided, {self.supervisor_epoch} is current")
+
+    def _reaped(self, op: Expire | Account, head: Head) -> None:
+        """No run expires under a viewer who lives, or before its own TTL is over; each is told of once (P22)."""
+        run = self.runs[op.run_id]
+        if isinstance(op, Account):
+            run.reaped += 1
+            if run.reaped > 1 or not run.status.terminal:
+                self.breach("P22", f"{op.run_id}: accounted for {run.reaped} times, {run.status}")
+            return
+        if run.cancelled or run.status.terminal:
+            self.breach("P22", f"{op.run_id}: expired although it was to end anyway")
+        run.cancelled = True
+        alone_s = self._loop.time() - self._watched.get(op.run_id, run.created)
+        if run.ttl_s is None or alone_s < max(run.ttl_s, VIEWER_TTL_S if op.run_id in self._watched else 0) - 0.01:
+            self.breach("P22", f"{op.run_id}: expired {alone_s:.1f} s after somebody watched, TTL {run.ttl_s}")
+        if head.detached_since is None:
+            self.breach("P22", f"{op.run_id}: its expiry cleared detachedSince")
+
+    def left(self, viewer: str) -> None:
+        """See a viewer leave for good: what still comes of it is an old message."""
+        self.write(f"{viewer} leaves for good")
+        self._gone.add(viewer)
+
     def served(self, shard: int, shard_epoch: int, method: str, args: tuple[Any, ...]) -> None:
         """See that a shard has done what it was asked."""
         if shard_epoch < self._shard_epochs.get(shard, 0):
+            return
+        if method in ("attach", "set_viewers") and args[1 if method == "attach" else 0] in self._gone:
             return
         if method == "attach":
             self._watched[args[0]] = self._loop.time()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextvars import Context
 from functools import partial
 from typing import TypeVar
 
@@ -42,14 +43,20 @@ class Outside:
     ) -> None:
         self.sessions: list[Session] = []
         self.emitted: Emitted = {}
-        self.watching = 0  # viewers that have not seen the end of their log
+        self.leaves_at: dict[str, float] = {}  # runs whose viewers leave for good, and when
         self.viewers: list[Process] = []
+        self._watching: set[str] = set()
         self._loop = loop
         self._net = net
         self._shards = shards
         self._supervisors = supervisors
         self._fleet = fleet
         self._checker = checker
+
+    @property
+    def watching(self) -> int:
+        """Return how many viewers have not seen the end of their log, and want to."""
+        return len(self._watching)
 
     def _shard(self, run_id: str) -> SimShardClient:
         return SimShardClient(self._shards, shard_of(run_id, self._shards.count))
@@ -102,11 +109,21 @@ class Outside:
     # --- viewers ---
 
     def view(self, run_id: str) -> None:
-        """Send somebody who watches the run to its end."""
+        """Send somebody who watches the run to its end, or until everybody leaves it for good."""
+        leaves_at = self.leaves_at.get(run_id)
+        if leaves_at is not None and leaves_at <= self._loop.time():
+            return
         process = Process(self._loop, f"viewer {len(self.viewers) + 1}")
         self.viewers.append(process)
-        self.watching += 1
+        self._watching.add(process.name)
         process.start(self._watch(process.name, run_id))
+        if leaves_at is not None:
+            self._loop.call_later(leaves_at - self._loop.time(), self._leave, process, context=Context())
+
+    def _leave(self, process: Process) -> None:
+        process.kill()
+        self._watching.discard(process.name)
+        self._checker.left(process.name)
 
     async def _watch(self, name: str, run_id: str) -> None:
         shard = self._shard(run_id)
@@ -120,7 +137,7 @@ class Outside:
             await self._asking(lambda: self._supervisors.tell(lambda supervisor: supervisor.ensure(run_id)))
             await self._connection(shard, session, offsets)
         counting.cancel()
-        self.watching -= 1
+        self._watching.discard(name)
 
     def open(self) -> None:
         """Start a replica that has no viewers, and says so: somebody counts, also where nobody watches (P20)."""

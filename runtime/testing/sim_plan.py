@@ -7,7 +7,7 @@ things break often.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from runtime.core.ops import Create
 from runtime.core.record import Limits, OnDisconnect, RunSpec
@@ -47,6 +47,7 @@ class Post:
     times: int
     unwatched_s: float
     create: Create
+    leaves_at: float | None = None  # when everybody who watches the run leaves for good
 
 
 @dataclass(slots=True)
@@ -108,8 +109,15 @@ def draw_plan(rng: random.Random) -> Plan:
         create = _draw_create(rng, run_id, "thread-1" if one_thread else f"thread-{number}")
         unwatched_s = rng.choice([0.0, 0.0, 30.0]) * (1 - rng.random() ** 2)
         at = at if together and plan.posts else plan.seconds * 0.4 * rng.random() ** 3
-        plan.posts.append(Post(at, 1 + rng.randrange(2), unwatched_s, create))
-        plan.scripts[run_id] = write_script(rng, rng.randrange(120), plan.seconds * (0.1 + rng.random()))
+        script = write_script(rng, rng.randrange(120), plan.seconds * (0.1 + rng.random()))
+        leaves_at = None
+        if create.spec.limits.detached_ttl_s is not None and rng.randrange(2):
+            leaves_at = plan.seconds * rng.random()
+            if rng.randrange(2):  # an agent that never ends
+                middle = rng.randrange(len(script.pieces) + 1)
+                script = replace(script, pieces=[*script.pieces[:middle], (1e6, b""), *script.pieces[middle:]])
+        plan.posts.append(Post(at, 1 + rng.randrange(2), unwatched_s, create, leaves_at))
+        plan.scripts[run_id] = script
     return plan
 
 
@@ -119,6 +127,7 @@ def _draw_create(rng: random.Random, run_id: str, thread_id: str) -> Create:
         max_log_bytes=rng.choice([1 << 30] * 9 + [4000]),
         run_limit_s=rng.choice([0] * 7 + [25]),
         idle_limit_s=rng.choice([0] * 7 + [15]),
+        detached_ttl_s=rng.choice([None, None, 4, 10, 25]),
     )
     spec = RunSpec(
         harness="sim",

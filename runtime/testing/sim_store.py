@@ -17,6 +17,7 @@ import msgspec
 from runtime.core.batch import Batch
 from runtime.core.checkpoint import Checkpoint
 from runtime.core.ops import Op, Outcome
+from runtime.core.reap_ops import ReapStage
 from runtime.core.record import Head, RunSpec
 from runtime.errors import StoreError, StoreFull, StoreUnavailable
 from runtime.ports import RunPage, RunQuery, Store
@@ -257,6 +258,11 @@ class WatchedStore:
         """See ports.Store."""
         self._trouble.strike(self._trouble.reading)
         return self.inner.list_destroy_pending(shard)
+
+    def list_reapable(self, shard: int, stage: ReapStage, before_ms: int, limit: int) -> list[Head]:
+        """See ports.Store."""
+        self._trouble.strike(self._trouble.reading)
+        return self.inner.list_reapable(shard, stage, before_ms, limit)
 
     def find_active(self, owner: str, thread_id: str) -> Head | None:
         """See ports.Store."""

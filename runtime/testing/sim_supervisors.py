@@ -9,6 +9,7 @@ from typing import Any
 
 from runtime.core.ids import shard_of
 from runtime.core.record import Claimant
+from runtime.engine.reaping import Reaper, Report
 from runtime.engine.returning import Orphans, give_back
 from runtime.engine.supervisor import Supervisor
 from runtime.errors import OutlastError
@@ -21,6 +22,7 @@ from runtime.testing.sim_shards import SimShardClient, SimShards
 from runtime.testing.sim_world import World
 
 TOLD_TIMEOUT_S = 5.0
+BUDGET_S = 10.0  # of one reaped run; short, so that it is exceeded
 
 
 class Office:
@@ -30,6 +32,7 @@ class Office:
         self.process = process
         self.shards = shards
         self.supervisor = supervisor
+        self.reports: list[Report] = []  # of its reaper
         self.opened: asyncio.Future[None] = process.loop.create_future()
 
 
@@ -79,6 +82,7 @@ class SimSupervisors:
         office.opened.set_result(None)
         office.process.start(self._give_back_forever(office))
         office.process.start(self._end_orphans_forever(office))
+        office.process.start(self._reap_forever(office))
         await office.supervisor.stale.wait()
         if self.current is office:
             self.current = None
@@ -88,6 +92,13 @@ class SimSupervisors:
         providers = {"sim": SimProvider(self._world, office.process.name)}
         while True:
             await give_back(office.shards.values(), providers, self._loop)
+            await asyncio.sleep(self._settings.reap_interval_s)
+
+    async def _reap_forever(self, office: Office) -> None:
+        shards = office.shards
+        reaper = Reaper(office.supervisor, shards, lambda run_id: shards[shard_of(run_id, len(shards))], self._loop)
+        while True:
+            office.reports.append(await reaper.sweep(budget_s=BUDGET_S))
             await asyncio.sleep(self._settings.reap_interval_s)
 
     async def _end_orphans_forever(self, office: Office) -> None:

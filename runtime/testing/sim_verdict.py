@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from runtime.core import chunk
 from runtime.core.batch import Band, Batch
-from runtime.core.record import Head, Status
+from runtime.core.record import CancelReason, Head, Status
 from runtime.ports import Store
 from runtime.testing.sim_agent import translate
 from runtime.testing.sim_check import Checker
@@ -89,8 +89,19 @@ def _judge_ending(checker: Checker, head: Head, log: list[bytes]) -> None:
             opened[event["messageId"]] = None
         elif event["type"] == "TEXT_MESSAGE_END":
             opened.pop(event["messageId"], None)
+    _judge_reaping(checker, head)
     if opened and head.status.terminal:
         checker.breach("P9", f"{run_id}: ended with messages {list(opened)} open")
+
+
+def _judge_reaping(checker: Checker, head: Head) -> None:
+    """An expired run says so; what ended unwatched was told of, if it holds nothing any more."""
+    expired = head.cancel_reason is CancelReason.DETACHED_EXPIRED
+    code = head.error.code if head.error is not None else None
+    if expired and head.status.terminal and code not in ("detached_expired", "sandbox_unreachable"):
+        checker.breach("P22", f"{head.run_id}: expired, but its code is {code}")
+    if head.status.terminal and head.detached_since is not None and not head.destroy_pending and not head.reaped:
+        checker.breach("P22", f"{head.run_id}: ended while nobody watched, and nobody tells of it")
 
 
 def _judge_journal(checker: Checker, head: Head, batches: list[Batch], world: World) -> None:

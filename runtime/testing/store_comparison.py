@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from runtime.core.reap_ops import ReapStage
 from runtime.ports import RunQuery, Store
 from runtime.testing.store_model import StoreModel
 
@@ -35,6 +36,9 @@ def compare(store: Store, model: StoreModel) -> None:
         found = store.read_checkpoint(run.run_id)
         seen = found and {"epoch": found.epoch, "seq": found.seq, "state": found.translator}
         assert seen == run.checkpoint
+    for stage, expected_runs in model.reapable(0).items():
+        found_runs = store.list_reapable(0, ReapStage(stage), 1 << 60, 100)
+        assert [head.run_id for head in found_runs] == expected_runs, stage
     open_runs = [run.run_id for run in runs if run.status not in ("completed", "failed", "aborted")]
     assert [head.run_id for head in store.list_unfinished(0)] == open_runs
     for owner, thread in PLACES:

@@ -30,6 +30,7 @@ from runtime.testing.store_cases.finishing import FinishCases
 from runtime.testing.store_cases.intending import IntentCases
 from runtime.testing.store_cases.losing import LossCases
 from runtime.testing.store_cases.reading import ReadCases
+from runtime.testing.store_cases.reaping import ReapCases
 from runtime.testing.store_cases.resuming import ResumeCases
 from runtime.testing.store_cases.shard_driver import ShardDriver
 from runtime.testing.store_cases.sharing import ShardCases
@@ -46,6 +47,7 @@ class StoreKit(
     ResumeCases,
     IntentCases,
     LossCases,
+    ReapCases,
     ShardCases,
     ReadCases,
 ):

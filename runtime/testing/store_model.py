@@ -34,6 +34,8 @@ class ModelRun:
     stored: list[Facts] = field(default_factory=list)  # each batch: seq, epoch, key, chunks, band
     ending: Facts | None = None
     detached: int | None = None
+    reaped: str | None = None
+    finished: int = 0
     handover: int = 0
     launch: str = "none"
     key: str | None = None
@@ -59,6 +61,7 @@ class ModelRun:
             "next_seq": len(self.chunks),
             "log_bytes": sum(map(len, self.chunks)) + sum(len(batch["chunks"]) - 1 for batch in self.stored),
             "detached_since": self.detached,
+            "reaped": self.reaped,
             "handover_epoch": self.handover,
             "launch": self.launch,
             "sandbox_key": self.key,
@@ -75,6 +78,7 @@ class StoreModel:
         self.first_chunk = first_chunk
         self.supervisor = 0
         self.supervisor_name = ""
+        self.now = 0  # of the transaction in which what is asked will be
 
     def in_thread(self, owner: str, thread: str) -> list[ModelRun]:
         """Return the thread's runs, oldest first."""
@@ -97,7 +101,8 @@ class StoreModel:
         if resumes:
             if not busy or busy[0].status != "interrupted" or busy[0].cancel is not None:
                 return "NothingToResume", {}
-            busy.pop().status = "completed"
+            resumed = busy.pop()
+            resumed.status, resumed.finished = "completed", now
         if busy and busy[0].cancel is None:
             if on_busy == "reject":
                 return "ThreadBusy", {"active_run_id": busy[0].run_id}
@@ -205,6 +210,7 @@ class StoreModel:
         had_thread = run.holds_thread()
         run.status, run.closed, run.queued, run.ending = ending["status"], True, False, ending
         run.attempts = run.idle_claims = 0
+        run.finished = self.now
         waiting = [other for other in self.in_thread(run.owner, run.thread) if other.queued]
         if not waiting or not had_thread or run.status not in ENDED:
             return None
@@ -234,6 +240,42 @@ class StoreModel:
         elif what == "handover":
             run.handover = run.epoch
         return "Done", {"changed": run.facts() != before}
+
+    def expire(self, run_id: str, supervisor: int, now: int, ttl_ms: int) -> tuple[str, Facts]:
+        """Answer the expiry of a run that nobody came back for."""
+        if supervisor == 0 or supervisor != self.supervisor:
+            return "SupervisorStale", {"current_epoch": self.supervisor}
+        run = self.runs.get(run_id)
+        if run is None:
+            return "UnknownRun", {}
+        over = run.detached is not None and run.detached + ttl_ms <= now
+        if run.status in ENDED or run.cancel is not None or not over:
+            return "Done", {"changed": False}
+        run.cancel = "detached_expired"
+        return "Done", {"changed": True}
+
+    def account(self, run_id: str, supervisor: int) -> tuple[str, Facts]:
+        """Answer whoever accounts for a run that ended unwatched."""
+        if supervisor == 0 or supervisor != self.supervisor:
+            return "SupervisorStale", {"current_epoch": self.supervisor}
+        run = self.runs.get(run_id)
+        if run is None:
+            return "UnknownRun", {}
+        if run.status not in ENDED or run.detached is None or run.reaped is not None:
+            return "Done", {"changed": False}
+        run.reaped = "expired" if run.cancel == "detached_expired" else "finalized"
+        return "Done", {"changed": True}
+
+    def reapable(self, ttl_ms: int) -> dict[str, list[str]]:
+        """Return what is to be done about which runs, longest due first."""
+        due: dict[str, list[tuple[int, int, str]]] = {"expire": [], "account": [], "prune": []}
+        for place, run in enumerate(self.runs.values()):
+            if run.status in ENDED:
+                stage = "account" if run.detached is not None and run.reaped is None else "prune"
+                due[stage].append((run.finished, place, run.run_id))
+            elif run.cancel is None and run.detached is not None:
+                due["expire"].append((run.detached + ttl_ms, place, run.run_id))
+        return {stage: [run_id for _, _, run_id in sorted(found)] for stage, found in due.items()}
 
     def note(self, run_id: str, epoch: int, key: str | None, launch: str | None, progressed: bool) -> tuple[str, Facts]:
         """Answer a driver's remark."""

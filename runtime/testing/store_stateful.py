@@ -30,10 +30,11 @@ from runtime.core.ops import (
     RequestCancel,
     RequestHandover,
 )
-from runtime.core.record import CancelReason, ClaimReason, Launch, Status
+from runtime.core.reap_ops import Account, Expire
+from runtime.core.record import CancelReason, ClaimReason, Launch, Limits, Status
 from runtime.errors import ShardSuperseded
 from runtime.ports import Store
-from runtime.testing.sample_ops import checkpoint, claim, create, text
+from runtime.testing.sample_ops import checkpoint, claim, create, spec, text
 from runtime.testing.store_comparison import compare, plain
 from runtime.testing.store_model import Facts, StoreModel
 
@@ -47,6 +48,7 @@ PLACES = st.sampled_from([("owner", "t0"), ("owner", "t1"), ("stranger", "t0")])
 CLAIMANTS = st.sampled_from(["a", "b"])
 WORDS = st.lists(st.sampled_from(["", "x", "yy", "\u2028"]), min_size=1, max_size=3)
 NEAR = st.sampled_from([0, 0, 0, 0, 0, 0, -1, 1])  # off by this much: mostly right, sometimes not
+TTL_S = 0  # of every run: who is detached may be expired
 KEYS = st.sampled_from([None, None, None, "k0", "k1"])
 
 
@@ -60,7 +62,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.exits = ExitStack()
         self.open = self.exits.enter_context(type(self).make_storage())
         self.model = StoreModel(chunk.run_accepted())
-        self.now = 1000
+        self.now = self.model.now = 1000
         self.stale: list[tuple[Store, int]] = []
         self.group: list[tuple[Op, Answer]] = []
 
@@ -86,6 +88,7 @@ class StoreMachine(RuleBasedStateMachine):
         group, self.group = self.group, []
         outcomes = self.store.commit(0, self.shard_epoch, [op for op, _ in group], self.now)
         self.now += 1
+        self.model.now = self.now
         for (op, (name, facts)), outcome in zip(group, outcomes, strict=True):
             assert type(outcome).__name__ == name, f"{op}\n got {outcome}\n expected {name} {facts}"
             seen = {key: plain(outcome, key) for key in facts}
@@ -128,7 +131,10 @@ class StoreMachine(RuleBasedStateMachine):
     def _create(self, run_id: str, place: tuple[str, str], digest: str, busy: str) -> None:
         owner, thread = place
         resumes = busy == "resume"
-        op = create(run_id, thread, owner=owner, digest=digest, on_busy=busy, resumes=resumes)
+        limits = Limits(detached_ttl_s=TTL_S)
+        op = create(
+            run_id, thread, owner=owner, digest=digest, on_busy=busy, resumes=resumes, spec=spec(limits=limits)
+        )
         self._ask(op, self.model.create(run_id, thread, owner, digest, busy, self.now, resumes))
 
     @rule(pick=PICKS, off=NEAR, who=CLAIMANTS, reason=st.sampled_from([ClaimReason.START, ClaimReason.CANCEL]))
@@ -201,7 +207,8 @@ class StoreMachine(RuleBasedStateMachine):
         stderr, said = tails
         expected = self.model.finish(run_id, epoch, seq, chunks, status.value, stderr, said)
         batch = _batch(run_id, seq, epoch, chunks, Band.LIVE, None)
-        self._ask(Finish(batch=batch, status=status, stderr=stderr, transcript=said), expected)
+        op = Finish(batch=batch, status=status, stderr=stderr, transcript=said, destroy_pending=False)
+        self._ask(op, expected)
 
     @rule(pick=PICKS)
     def finish_again(self, pick: int) -> None:
@@ -215,7 +222,7 @@ class StoreMachine(RuleBasedStateMachine):
         old = run.ending
         expected = self.model.finish(run_id, old["epoch"], old["seq"], old["chunks"], old["status"], b"")
         batch = _batch(run_id, old["seq"], old["epoch"], old["chunks"], Band.LIVE, None)
-        self._ask(Finish(batch=batch, status=Status(old["status"])), expected)
+        self._ask(Finish(batch=batch, status=Status(old["status"]), destroy_pending=False), expected)
 
     @rule(pick=PICKS, reason=st.sampled_from(CancelReason))
     def cancel(self, pick: int, reason: CancelReason) -> None:
@@ -259,6 +266,19 @@ class StoreMachine(RuleBasedStateMachine):
         expected, supervisor = max(0, self._epoch(run_id) + off), max(0, self.model.supervisor + back)
         op = Assign(run_id=run_id, expected_epoch=expected, supervisor_epoch=supervisor, max_attempts=2)
         self._ask(op, self.model.assign(run_id, expected, supervisor, 2))
+
+    @rule(pick=PICKS, back=NEAR)
+    def expire(self, pick: int, back: int) -> None:
+        """Expire a run that nobody came back for."""
+        run_id, supervisor = self._picked(pick), max(0, self.model.supervisor + back)
+        op = Expire(run_id=run_id, supervisor_epoch=supervisor)
+        self._ask(op, self.model.expire(run_id, supervisor, self.now, TTL_S))
+
+    @rule(run_id=RUNS, back=NEAR)
+    def account(self, run_id: str, back: int) -> None:
+        """Account for a run that ended unwatched."""
+        supervisor = max(0, self.model.supervisor + back)
+        self._ask(Account(run_id=run_id, supervisor_epoch=supervisor), self.model.account(run_id, supervisor))
 
     # --- what must always be true ----------------------------------------------------------------------------------
 

@@ -49,6 +49,12 @@ CAUGHT_AS: dict[Mutant, str] = {
     mutants.go_on_without_the_state: "I4",
     mutants.keep_a_refused_checkpoint: "P25",
     mutants.look_for_no_orphans: "P22",
+    mutants.expire_before_the_time: "P22",
+    mutants.expire_what_is_excluded: "P22",
+    mutants.clear_who_is_detached: "P22",
+    mutants.never_expire: "I7",
+    mutants.account_for_nothing: "P22",
+    mutants.reap_without_the_supervisor_epoch: "P6",
     mutants.write_on_what_was_believed: "I7",
     mutants.remember_what_failed: "I7",
     mutants.keep_half_of_a_group: "I3",
@@ -100,6 +106,14 @@ NEEDS: dict[Mutant, Callable[[Plan], bool]] = {
     mutants.keep_half_of_a_group: lambda plan: plan.postgres,
     mutants.have_no_unique_index: lambda plan: len(plan.posts) > 1,
 }
+NEEDS |= dict.fromkeys(
+    [
+        mutants.expire_before_the_time,
+        mutants.clear_who_is_detached,
+        mutants.never_expire,
+    ],
+    lambda plan: any(post.leaves_at is not None for post in plan.posts),
+)
 CHANGED: dict[Mutant, Callable[[Plan], None]] = {mutants.have_no_unique_index: _meet_at_once}
 
 

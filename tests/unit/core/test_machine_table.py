@@ -45,10 +45,11 @@ from runtime.core.ops import (
     TooManyRuns,
     UnknownRun,
 )
-from runtime.core.record import TRANSITIONS, ClaimReason, Status
+from runtime.core.reap_ops import Account, Expire
+from runtime.core.record import TRANSITIONS, ClaimReason, Limits, Status
 from runtime.errors import OutlastError
 from runtime.testing.dict_view import DictView
-from runtime.testing.sample_ops import RUN, append, cancel, claim, create, ending, finish, journal, live, nothing
+from runtime.testing.sample_ops import RUN, append, cancel, claim, create, ending, finish, journal, live, nothing, spec
 
 DONE = live(1, 1, "a")  # what is stored at 1 in every state that was driven
 KEYED = live(2, 1, "emitted", key="k")
@@ -114,6 +115,40 @@ def _assign(expected: int = 1, supervisor: int = 1, most: int = 1) -> Assign:
 
 def _note(epoch: int = 1, **changes: object) -> Note:
     return Note(run_id=RUN, epoch=epoch, **changes)  # type: ignore[arg-type]
+
+
+def _detached(view: DictView) -> None:
+    """Detached at 1, for 5 ms less than the moment at which the table asks."""
+    view.do(create(spec=spec(limits=Limits(detached_ttl_s=0))))
+    view.do(OpenSupervisor(claimant="s"))
+
+
+def _watched(view: DictView) -> None:
+    _detached(view)
+    view.do(Attach(run_id=RUN))
+
+
+def _expired(view: DictView) -> None:
+    _detached(view)
+    view.do(Expire(run_id=RUN, supervisor_epoch=1))
+
+
+def _given_back(view: DictView) -> None:
+    _ended(view)
+    view.do(_note(destroy_pending=False))
+
+
+def _accounted(view: DictView) -> None:
+    _given_back(view)
+    view.do(Account(run_id=RUN, supervisor_epoch=1))
+
+
+def _expire(supervisor: int = 1) -> Expire:
+    return Expire(run_id=RUN, supervisor_epoch=supervisor)
+
+
+def _account(supervisor: int = 1) -> Account:
+    return Account(run_id=RUN, supervisor_epoch=supervisor)
 
 
 State = Callable[[DictView], None]
@@ -246,6 +281,22 @@ TABLE: list[tuple[State, Op, type[object]]] = [
     (_interrupted, _assign(1), NotClaimable),
     (_queued, _assign(0), NotClaimable),
     (_queued_cancelled, _assign(1), Assigned),
+    # the reaper
+    (_empty, _expire(0), SupervisorStale),
+    (_empty, _account(0), SupervisorStale),
+    (_created, Expire(run_id="nobody", supervisor_epoch=1), UnknownRun),
+    (_created, Account(run_id="nobody", supervisor_epoch=1), UnknownRun),
+    (_created, _expire(), Done),
+    (_detached, _expire(), Done),
+    (_detached, _expire(2), SupervisorStale),
+    (_watched, _expire(), Done),
+    (_expired, _expire(), Done),
+    (_ended, _expire(), Done),
+    (_detached, _account(), Done),
+    (_ended, _account(), Done),
+    (_given_back, _account(), Done),
+    (_given_back, _account(2), SupervisorStale),
+    (_accounted, _account(), Done),
 ]
 WRITES = (Created, Claimed, Appended, Finished, Done, SupervisorOpened, Assigned)
 

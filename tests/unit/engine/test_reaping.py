@@ -1,0 +1,362 @@
+"""What nobody comes back for is ended, and told of once; whoever came back wins (P20, P22).
+
+The contract's scenarios 12.3 (16 to 24), 12.4, 12.16 and 12.17, where what they are about exists here:
+
+    22, 224      test_a_detached_run_that_ended_by_itself_is_told_of_once
+    23, 222      test_a_run_that_goes_on_is_not_touched
+    25 to 30     the store kit's `ReapCases` and `IntentCases`, and `test_a_record_has_every_field_of_a_reaped_run`
+    219          the kit's `test_a_run_expires_when_its_own_ttl_is_over_and_not_before`: the moment itself counts
+    221          test_a_shard_that_does_not_say_holds_up_no_other
+    223, 233     test_what_cannot_be_asked_is_unknown
+    226          test_the_cancel_is_recorded_before_anything_is_done
+    227, 234     test_a_run_that_does_not_end_in_time_is_left_and_told_of_later
+    229, 230     test_a_viewer_between_the_list_and_the_decision_wins
+    232          `tests/unit/core/test_machine_table.py`: a superseded supervisor's operations are refused
+    235          test_a_sandbox_that_is_not_given_back_is_told_as_that
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from unit.engine.fleet_by_hand import Acts
+from unit.engine.stage import RUN, claim, create, finish, spec
+
+from runtime.core.ops import Attach, Note, Op, RequestCancel
+from runtime.core.reap_ops import Expire, ReapStage
+from runtime.core.record import CancelReason, Limits, Reaped, Status, to_wire
+from runtime.engine.concluding import DriveEnd
+from runtime.engine.reaping import Reaper, ReapOutcome, Report
+from runtime.errors import StoreUnavailable
+from runtime.ports import ShardPort
+from runtime.testing.sim_loop import elapse, play
+
+TTL_S = 60
+
+
+class Yard:
+    """A run with a TTL and its driver, a gateway replica that counts viewers, and a reaper."""
+
+    acts: Acts
+    reaper: Reaper
+    replica: asyncio.Task[None]
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    @classmethod
+    async def open(cls, ttl_s: int | None = TTL_S, **how: Any) -> Yard:
+        self = cls()
+        self.acts = await Acts.open(lease_ttl_s=3600.0, **how)
+        self.reaper = self.another()
+        self.replica = asyncio.create_task(self._count())
+        await self.acts.shard.submit(create(limits=Limits(detached_ttl_s=ttl_s)))
+        await self.acts.supervisor.start(RUN)
+        while not self.acts.fleet.made:
+            await elapse(0.1)
+        await self.acts.claimed(0)
+        return self
+
+    def another(self, shard: Any = None) -> Reaper:
+        shard = cast("ShardPort", shard or self.acts.shard)
+        return Reaper(self.acts.supervisor, {0: shard}, lambda _run_id: shard, self.acts.stage.loop)
+
+    async def _count(self) -> None:
+        while True:
+            self.number += 1
+            await self.acts.shard.set_viewers("replica", self.number, {})
+            await elapse(1.0)
+
+    async def end(self, status: Status = Status.COMPLETED, *, given_back: bool = True) -> None:
+        """Let the driver end the run."""
+        head = self.acts.stage.head()
+        await self.acts.shard.submit(finish(head.next_seq, epoch=head.driver_epoch, status=status))
+        if given_back:
+            await self.acts.shard.submit(Note(run_id=RUN, epoch=head.driver_epoch, destroy_pending=False))
+        if not self.acts.fleet.made[-1].end.done():
+            self.acts.fleet.made[-1].end.set_result(DriveEnd("finished"))
+
+    async def close(self) -> None:
+        self.replica.cancel()
+        await self.acts.supervisor.close()
+
+
+def _told(report: Report) -> list[tuple[str, str, str | None]]:
+    return [(run.run_id, run.outcome.value, run.status) for run in report.runs]
+
+
+def test_a_run_that_goes_on_is_not_touched() -> None:
+    async def acts() -> None:
+        yard = await Yard.open()
+        await elapse(10.0)
+        before, commits = yard.acts.stage.head(), len(yard.acts.stage.commits)
+        report = await yard.reaper.sweep()
+        assert _told(report) == [(RUN, "producing", None)]
+        assert (report.considered, report.outcomes["producing"]) == (1, 1)
+        assert yard.acts.stage.head() == before
+        assert len(yard.acts.stage.commits) == commits
+        assert not yard.reaper.counts
+        await yard.close()
+
+    play(1, acts())
+
+
+def test_a_run_that_nobody_came_back_for_is_ended_by_its_driver() -> None:
+    async def acts() -> None:
+        yard = await Yard.open()
+        await elapse(TTL_S + 0.1)
+        sweeping = asyncio.create_task(yard.reaper.sweep())
+        await elapse(2.0)
+        assert yard.acts.fleet.made[-1].cancelled >= 1
+        assert yard.acts.stage.head().cancel_reason is CancelReason.DETACHED_EXPIRED
+        since = yard.acts.stage.head().detached_since
+        await yard.end(Status.ABORTED)
+        assert _told(await sweeping) == [(RUN, "expired", "aborted")]
+        assert yard.acts.stage.head().reaped is Reaped.EXPIRED
+        assert yard.acts.stage.head().detached_since == since is not None
+        assert len(yard.acts.fleet.made) == 1
+        assert _told(await yard.reaper.sweep()) == []
+        assert yard.reaper.counts == {"expired": 1}
+        await yard.close()
+
+    play(1, acts())
+
+
+def test_without_an_answering_driver_one_is_made_to_end_it() -> None:
+    async def acts() -> None:
+        yard = await Yard.open()
+        yard.acts.fleet.made[-1].receipt = False
+        await elapse(TTL_S + 0.1)
+        sweeping = asyncio.create_task(yard.reaper.sweep())
+        await elapse(5.0)
+        assert yard.acts.made == [(0, "start"), (1, "reap")]
+        await yard.acts.shard.submit(claim(1, "2"))
+        await yard.end(Status.ABORTED)
+        assert _told(await sweeping) == [(RUN, "expired", "aborted")]
+        await yard.close()
+
+    play(1, acts())
+
+
+def test_the_cancel_is_recorded_before_anything_is_done() -> None:
+    """A supervisor that dies right after the record: the shard has another one finish what was begun."""
+
+    async def acts() -> None:
+        yard = await Yard.open()
+        await elapse(TTL_S + 0.1)
+        await yard.acts.shard.submit(Expire(run_id=RUN, supervisor_epoch=yard.acts.supervisor.epoch))
+        assert yard.acts.fleet.made[-1].cancelled == 0
+        await elapse(3.0)
+        assert yard.acts.fleet.made[-1].cancelled >= 1
+        await yard.close()
+
+    play(1, acts())
+
+
+def test_a_viewer_between_the_list_and_the_decision_wins() -> None:
+    async def acts() -> None:
+        yard = await Yard.open()
+        await elapse(TTL_S + 0.1)
+
+        class Late:
+            """A shard whose list is answered, and then somebody comes."""
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(yard.acts.shard, name)
+
+            async def reapable(self, *args: Any) -> Any:
+                found = await yard.acts.shard.reapable(*args)
+                await yard.acts.shard.attach(RUN, "another", 1)
+                return found
+
+        report = await yard.another(Late()).sweep()
+        assert _told(report) == [(RUN, "not-claimed", None)]
+        assert not yard.acts.stage.head().cancel_requested
+        assert yard.acts.stage.head().detached_since is None
+        await yard.close()
+
+    play(1, acts())
+
+
+def test_a_viewer_in_the_moment_of_the_decision_wins() -> None:
+    """Who comes while a transaction runs is among the viewers before the next one, although the record is not yet."""
+
+    async def acts() -> None:
+        yard = await Yard.open(slow_s=0.5)
+        await elapse(TTL_S + 0.1)
+        commits = yard.acts.stage.commits
+        done = len(commits)
+        busy = asyncio.create_task(yard.acts.shard.submit(claim(7, "nobody")))
+        while len(commits) == done:
+            await elapse(0.001)
+        expire = Expire(run_id=RUN, supervisor_epoch=yard.acts.supervisor.epoch)
+        expiring = asyncio.create_task(yard.acts.shard.submit(expire))
+        await elapse(0.001)
+        attaching = asyncio.create_task(yard.acts.shard.attach(RUN, "another", 1))
+        await elapse(0.001)
+        assert not busy.done()
+        await asyncio.gather(busy, expiring, attaching)
+        assert not yard.acts.stage.head().cancel_requested
+        assert yard.acts.stage.head().detached_since is None
+        await yard.close()
+
+    play(1, acts())
+
+
+def test_a_shard_that_has_just_started_expires_nobody() -> None:
+    async def acts() -> None:
+        yard = await Yard.open()
+        await elapse(TTL_S + 0.1)
+        anew = await yard.acts.stage.open()
+        reaper = yard.another(anew)
+        assert _told(await reaper.sweep()) == [(RUN, "not-claimed", None)]
+        await anew.set_viewers("replica", 1 << 40, {})
+        assert _told(await reaper.sweep()) == [(RUN, "not-claimed", None)]
+        assert not yard.acts.stage.head().cancel_requested
+        yard.replica.cancel()
+        for number in range(6):
+            await elapse(1.0)
+            await anew.set_viewers("replica", (1 << 40) + number + 1, {})
+        await anew.submit(Expire(run_id=RUN, supervisor_epoch=yard.acts.supervisor.epoch))
+        assert yard.acts.stage.head().cancel_requested
+        await yard.close()
+
+    play(1, acts())
+
+
+def test_a_run_without_a_ttl_is_never_ended() -> None:
+    async def acts() -> None:
+        yard = await Yard.open(None)
+        await elapse(500.0)
+        assert _told(await yard.reaper.sweep()) == []
+        await yard.close()
+
+    play(1, acts())
+
+
+def test_a_detached_run_that_ended_by_itself_is_told_of_once() -> None:
+    async def acts() -> None:
+        yard = await Yard.open()
+        await elapse(10.0)
+        await yard.end()
+        since = yard.acts.stage.head().detached_since
+        dry = await yard.reaper.sweep(dry_run=True)
+        assert _told(dry) == [(RUN, "finalized", "completed")]
+        assert yard.acts.stage.head().reaped is None
+        assert _told(await yard.reaper.sweep()) == [(RUN, "finalized", "completed")]
+        assert (yard.acts.stage.head().reaped, yard.acts.stage.head().detached_since) == (Reaped.FINALIZED, since)
+        assert _told(await yard.reaper.sweep()) == []
+        await yard.close()
+
+    play(1, acts())
+
+
+def test_a_run_that_ended_while_somebody_watched_is_nothing_to_tell() -> None:
+    async def acts() -> None:
+        yard = await Yard.open()
+        await yard.acts.shard.submit(Attach(run_id=RUN))
+        await yard.end()
+        assert _told(await yard.reaper.sweep()) == []
+        await yard.close()
+
+    play(1, acts())
+
+
+def test_a_sandbox_that_is_not_given_back_is_told_as_that() -> None:
+    async def acts() -> None:
+        yard = await Yard.open()
+        await elapse(10.0)
+        await yard.end(given_back=False)
+        assert _told(await yard.reaper.sweep()) == []  # its driver may be at it
+        await elapse(61.0)
+        assert _told(await yard.reaper.sweep()) == [(RUN, "reclaim-failed", "completed")]
+        await yard.acts.shard.submit(Note(run_id=RUN, epoch=1, destroy_pending=False))
+        assert _told(await yard.reaper.sweep()) == [(RUN, "finalized", "completed")]
+        await yard.close()
+
+    play(1, acts())
+
+
+def test_a_run_that_does_not_end_in_time_is_left_and_told_of_later() -> None:
+    async def acts() -> None:
+        yard = await Yard.open()
+        await elapse(TTL_S + 0.1)
+        assert _told(await yard.reaper.sweep(budget_s=3.0)) == [(RUN, "budget-exceeded", None)]
+        assert _told(await yard.reaper.sweep()) == []
+        await yard.end(Status.ABORTED)
+        assert _told(await yard.reaper.sweep()) == [(RUN, "expired", "aborted")]
+        await yard.close()
+
+    play(1, acts())
+
+
+def test_a_run_that_somebody_cancelled_is_left_alone() -> None:
+    async def acts() -> None:
+        yard = await Yard.open()
+        await elapse(TTL_S + 0.1)
+        await yard.acts.shard.submit(RequestCancel(run_id=RUN, reason=CancelReason.USER))
+        assert _told(await yard.reaper.sweep()) == []
+        assert yard.acts.stage.head().cancel_reason is CancelReason.USER
+        await yard.close()
+
+    play(1, acts())
+
+
+def test_what_cannot_be_asked_is_unknown() -> None:
+    async def acts() -> None:
+        yard = await Yard.open()
+        await elapse(TTL_S + 0.1)
+
+        class Deaf:
+            """A shard that lists, and hears of nothing."""
+
+            async def reapable(self, stage: ReapStage, before_ms: int, limit: int) -> Any:
+                return await yard.acts.shard.reapable(stage, before_ms, limit)
+
+            async def submit(self, op: Op) -> Any:
+                raise RuntimeError(f"a bug with {op}")
+
+        class Silent(Deaf):
+            async def submit(self, op: Op) -> Any:
+                raise StoreUnavailable(f"it does not answer to {op}")
+
+        failed = await yard.another(Deaf()).sweep()
+        assert [(run.outcome, "a bug" in str(run.error)) for run in failed.runs] == [(ReapOutcome.FAILED, True)]
+        silent = await yard.another(Silent()).sweep(budget_s=1.0)
+        assert [run.outcome for run in silent.runs] == [ReapOutcome.UNKNOWN]
+        await yard.close()
+
+    play(1, acts())
+
+
+def test_a_shard_that_does_not_say_holds_up_no_other() -> None:
+    async def acts() -> None:
+        yard = await Yard.open()
+        await elapse(10.0)
+
+        class Hung:
+            async def reapable(self, *_args: Any) -> Any:
+                await elapse(3600.0)
+
+        both = {0: cast("ShardPort", yard.acts.shard), 1: cast("ShardPort", Hung())}
+        reaper = Reaper(yard.acts.supervisor, both, lambda _run_id: both[0], yard.acts.stage.loop)
+        begun = yard.acts.stage.loop.time()
+        report = await reaper.sweep()
+        assert yard.acts.stage.loop.time() - begun < 10.0
+        assert _told(report) == [(RUN, "producing", None)]
+        assert [failure.partition(" ")[0] for failure in report.failures] == ["log:1"]
+        await yard.close()
+
+    play(1, acts())
+
+
+def test_a_record_has_every_field_of_a_reaped_run() -> None:
+    async def acts() -> None:
+        yard = await Yard.open()
+        record = to_wire(yard.acts.stage.head(), spec(Limits(detached_ttl_s=TTL_S)), claims=False)
+        names = ("cancelRequested", "detachedSince", "sandboxKey", "driverEpoch", "reaped")
+        assert [record[name] for name in names] == [False, yard.acts.stage.head().created_at, None, 1, None]
+        await yard.close()
+
+    play(1, acts())
