@@ -4,7 +4,6 @@ Half of the agents end by themselves, half never do. The supervisor is killed at
 
 from __future__ import annotations
 
-import asyncio
 import random
 
 import pytest
@@ -16,7 +15,7 @@ from runtime.stores.memory import MemoryStore
 from runtime.testing.sim_agent import Script
 from runtime.testing.sim_check import Checker
 from runtime.testing.sim_deployment import Deployment
-from runtime.testing.sim_loop import SimLoop
+from runtime.testing.sim_loop import SimLoop, elapse
 from runtime.testing.sim_verdict import judge
 
 RUNS = 50
@@ -53,13 +52,13 @@ async def _story(deployment: Deployment, killed_at: float | None) -> list[tuple[
         loop.start("client", outside.post(_create(f"run-{number}")))
         loop.call_later(1.0, outside.view, f"run-{number}")
     if killed_at is not None:
-        await asyncio.sleep(LEAVE_S + killed_at)
+        await elapse(LEAVE_S + killed_at)
         assert deployment.supervisors.current is not None
         deployment.supervisors.current.process.kill()
-        await asyncio.sleep(2.0)
+        await elapse(2.0)
         deployment.supervisors.open()
-    while loop.time() < LEAVE_S + TTL_S + 60:  # noqa: ASYNC110 - virtual: it costs nothing
-        await asyncio.sleep(1.0)
+    while loop.time() < LEAVE_S + TTL_S + 60:
+        await elapse(1.0)
     judge(deployment.checker, deployment.store, deployment.world, outside.sessions, {})
     deployment.checker.closed = True
     reports = [report for office in deployment.supervisors.all for report in office.reports]

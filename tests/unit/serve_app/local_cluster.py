@@ -106,10 +106,23 @@ class NotingSupervisor:
             raise InputInvalid(f"{node!r} names no node; there are a1b2.", code="node_unknown", field="node")
         return {"nodeId": "a1b2c3", "deadline": 7, "left": {"run:r-1": "is being moved"}, "gone": False}
 
+    async def reap(self, dry_run: bool) -> dict[str, Any]:
+        await self._note("reap", str(dry_run))
+        run = {"runId": "r-1", "outcome": "expired", "status": "aborted", "exitCode": None, "error": None}
+        facts = {"at": 7, "dryRun": dry_run, "considered": 1, "failures": []}
+        return {**facts, "outcomes": {"expired": 1}, "runs": [run]}
+
     async def status(self) -> dict[str, Any]:
         if self.down:
             raise StoreUnavailable("The supervisor is not there yet.")
-        return {"epoch": 3, "actors": [], "takeovers": 2, "takeoverSeconds": 0.5, "reasons": {"driver_lost": 2}}
+        return {
+            "epoch": 3,
+            "actors": [],
+            "takeovers": 2,
+            "takeoverSeconds": 0.5,
+            "reasons": {"driver_lost": 2},
+            "reaped": {"expired": 1},
+        }
 
 
 class LocalCluster:

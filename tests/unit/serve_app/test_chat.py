@@ -307,6 +307,18 @@ async def test_metrics_have_the_public_names() -> None:
         await call.done()
 
 
+async def test_a_sweep_of_the_reaper_is_asked_for_and_told() -> None:
+    async with world() as w:
+        call = await fetch(w.app, "POST", "/api/reap", query={"dryRun": "true"})
+        assert call.json()["outcomes"] == {"expired": 1}
+        assert (await fetch(w.app, "POST", "/api/reap")).status == 200
+        assert w.supervisor.told == [("reap", "True"), ("reap", "False")]
+        wrong = await fetch(w.app, "POST", "/api/reap", query={"dryRun": "perhaps"})
+        assert (wrong.status, wrong.json()["error"]["code"]) == (400, "dry_run_invalid")
+        lines = (await fetch(w.app, "GET", "/metrics")).body.decode().splitlines()
+        assert 'outlast_reaped_total{outcome="expired"} 1.0' in lines
+
+
 async def test_openapi_describes_every_route_with_its_errors() -> None:
     async with world() as w:
         document = (await fetch(w.app, "GET", "/openapi.json")).json()
@@ -320,6 +332,7 @@ async def test_openapi_describes_every_route_with_its_errors() -> None:
         "/api/runs/{run_id}/stderr",
         "/api/runs/{run_id}/takeover",
         "/api/nodes/{node}/drain",
+        "/api/reap",
         "/api/threads/{thread_id}",
         "/healthz",
         "/readyz",

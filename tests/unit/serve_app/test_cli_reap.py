@@ -1,0 +1,38 @@
+"""`outlast reap`: what a person is told of a sweep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from serve_app.commands.reap import lines
+
+
+def _report(*runs: dict[str, Any], dry_run: bool = False, **facts: Any) -> dict[str, Any]:
+    outcomes = {"finalized": 0, "expired": 0, "producing": 0}
+    for run in runs:
+        outcomes[run["outcome"]] += 1
+    return {"at": 1, "dryRun": dry_run, "considered": len(runs), "outcomes": outcomes, "runs": list(runs), **facts}
+
+
+def _run(run_id: str, outcome: str, **facts: Any) -> dict[str, Any]:
+    return {"runId": run_id, "outcome": outcome, "status": None, "exitCode": None, "error": None, **facts}
+
+
+def test_each_run_has_a_line_and_the_last_one_counts_them() -> None:
+    report = _report(
+        _run("r-1", "finalized", status="completed", exitCode=0),
+        _run("r-2", "expired", status="aborted"),
+        _run("r-3", "producing"),
+        failures=["log:1 does not say what is due"],
+    )
+    assert list(lines(report)) == [
+        "r-1  finalized  (completed, exit code 0)",
+        "r-2  expired  (aborted)",
+        "r-3  producing",
+        "3 detached runs: 1 finalized, 1 expired, 1 producing",
+        "left out: log:1 does not say what is due",
+    ]
+
+
+def test_a_look_says_that_it_was_one() -> None:
+    assert list(lines(_report(dry_run=True, failures=[]))) == ["0 detached runs, only looked: nothing to do"]
