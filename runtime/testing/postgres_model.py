@@ -24,7 +24,8 @@ from runtime.stores import postgres_schema as sql
 from runtime.stores.postgres import PostgresStore
 from runtime.stores.postgres_connection import Address, Session
 from runtime.stores.postgres_function import CALL
-from runtime.testing.postgres_tables import Query, Rows, Tables, Values
+from runtime.testing.postgres_rows import Query, Rows, Values
+from runtime.testing.postgres_tables import Tables
 
 WRITES = frozenset({CALL, sql.TAKE_SHARD})
 

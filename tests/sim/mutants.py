@@ -10,24 +10,21 @@ import msgspec
 import psycopg
 import pytest
 
-from runtime.core import creating, intending, reaping, writing
+from runtime.core import creating, intending, writing
 from runtime.core.align import BandAligner
 from runtime.core.batch import Band, Batch
 from runtime.core.checkpoint import Checkpoint
 from runtime.core.decision import Decision, View
 from runtime.core.fold import Fold
 from runtime.core.ops import Append, Assign, ClaimRun, Finish, MustAbort, Op, Outcome, Refusal, RequestCancel
-from runtime.core.reap_ops import Account, Expire, ReapStage
 from runtime.core.record import CancelReason, Head
 from runtime.core.transcript import encode, of_fold
-from runtime.engine import reaping as sweeping
 from runtime.engine import resuming, transcribing
 from runtime.engine.appending import Appender
 from runtime.engine.authority import Authority, Orders
 from runtime.engine.checkpointing import Mark, Marker
 from runtime.engine.cold import Cold
 from runtime.engine.concluding import Conclusion
-from runtime.engine.reaping import Reaper
 from runtime.engine.returning import Orphans
 from runtime.engine.shard import Shard
 from runtime.engine.watchlist import Watchlist
@@ -288,64 +285,6 @@ def keep_a_refused_checkpoint(patch: Patch) -> None:
         return outcome
 
     patch.setattr(memory, "_one", lenient)
-
-
-def expire_before_the_time(patch: Patch) -> None:
-    """A run's TTL is half of what was chosen for it (P22)."""
-    stage_of = reaping.due
-
-    def hasty(head: Head) -> tuple[ReapStage, int] | None:
-        ttl_s = head.detached_ttl_s
-        return stage_of(head if ttl_s is None else msgspec.structs.replace(head, detached_ttl_s=ttl_s // 2))
-
-    patch.setattr(reaping, "due", hasty)
-    patch.setattr(sweeping, "due", hasty)
-
-
-def expire_what_is_excluded(patch: Patch) -> None:
-    """A run without a TTL expires like every other (P22)."""
-    stage_of = reaping.due
-
-    def strict(head: Head) -> tuple[ReapStage, int] | None:
-        return stage_of(msgspec.structs.replace(head, detached_ttl_s=head.detached_ttl_s or 10))
-
-    patch.setattr(reaping, "due", strict)
-    patch.setattr(sweeping, "due", strict)
-
-
-def clear_who_is_detached(patch: Patch) -> None:
-    """The reaper takes itself for a viewer (P22)."""
-    expired = reaping.expired
-
-    def clearing(head: Head, now_ms: int) -> Head | None:
-        found = expired(head, now_ms)
-        return None if found is None else msgspec.structs.replace(found, detached_since=None)
-
-    patch.setattr(reaping, "expired", clearing)
-
-
-def never_expire(patch: Patch) -> None:
-    """Nobody looks for what nobody comes back for (I7)."""
-
-    async def listed(_self: Reaper, _number: int, _at: int, _failures: list[str]) -> tuple[list[Head], list[Head]]:
-        return [], []
-
-    patch.setattr(Reaper, "_listed", listed)
-
-
-def account_for_nothing(patch: Patch) -> None:
-    """What ended unwatched is not told of (P22)."""
-    patch.setattr(reaping, "accounted", lambda _head: None)
-
-
-def reap_without_the_supervisor_epoch(patch: Patch) -> None:
-    """A superseded supervisor's reaper decides (P6)."""
-    reap = reaping.reap
-
-    def lenient(view: View, op: Expire | Account, now_ms: int) -> Decision:
-        return reap(view, msgspec.structs.replace(op, supervisor_epoch=view.supervisor().epoch), now_ms)
-
-    patch.setattr(reaping, "reap", lenient)
 
 
 def look_for_no_orphans(patch: Patch) -> None:

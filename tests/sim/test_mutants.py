@@ -9,7 +9,7 @@ from itertools import islice
 
 import pytest
 from msgspec import structs
-from sim import mutants
+from sim import mutants, reap_mutants
 from sim.mutants import applied
 
 from runtime.core.record import OnDisconnect
@@ -49,12 +49,12 @@ CAUGHT_AS: dict[Mutant, str] = {
     mutants.go_on_without_the_state: "I4",
     mutants.keep_a_refused_checkpoint: "P25",
     mutants.look_for_no_orphans: "P22",
-    mutants.expire_before_the_time: "P22",
-    mutants.expire_what_is_excluded: "P22",
-    mutants.clear_who_is_detached: "P22",
-    mutants.never_expire: "I7",
-    mutants.account_for_nothing: "P22",
-    mutants.reap_without_the_supervisor_epoch: "P6",
+    reap_mutants.expire_before_the_time: "P22",
+    reap_mutants.expire_what_is_excluded: "P22",
+    reap_mutants.clear_who_is_detached: "P22",
+    reap_mutants.never_expire: "I7",
+    reap_mutants.account_for_nothing: "P22",
+    reap_mutants.reap_without_the_supervisor_epoch: "P6",
     mutants.write_on_what_was_believed: "I7",
     mutants.remember_what_failed: "I7",
     mutants.keep_half_of_a_group: "I3",
@@ -108,9 +108,9 @@ NEEDS: dict[Mutant, Callable[[Plan], bool]] = {
 }
 NEEDS |= dict.fromkeys(
     [
-        mutants.expire_before_the_time,
-        mutants.clear_who_is_detached,
-        mutants.never_expire,
+        reap_mutants.expire_before_the_time,
+        reap_mutants.clear_who_is_detached,
+        reap_mutants.never_expire,
     ],
     lambda plan: any(post.leaves_at is not None for post in plan.posts),
 )
