@@ -19,7 +19,7 @@ from runtime.stores import postgres_schema as sql
 from runtime.stores.postgres_durability import READ_SERVER
 from runtime.stores.postgres_function import CALL, HUGE
 from runtime.stores.postgres_loss import LIST_OPEN, RAISE, READ_HISTORY
-from runtime.testing.postgres_rows import Locks, Query, Row, Rows, Values
+from runtime.testing.postgres_rows import FIRST_HISTORY, Locks, Query, Row, Rows, Values
 
 
 class Tables:

@@ -132,9 +132,7 @@ class StoreMachine(RuleBasedStateMachine):
         owner, thread = place
         resumes = busy == "resume"
         limits = Limits(detached_ttl_s=TTL_S)
-        op = create(
-            run_id, thread, owner=owner, digest=digest, on_busy=busy, resumes=resumes, spec=spec(limits=limits)
-        )
+        op = create(run_id, thread, owner=owner, digest=digest, on_busy=busy, resumes=resumes, spec=spec(limits=limits))
         self._ask(op, self.model.create(run_id, thread, owner, digest, busy, self.now, resumes))
 
     @rule(pick=PICKS, off=NEAR, who=CLAIMANTS, reason=st.sampled_from([ClaimReason.START, ClaimReason.CANCEL]))
