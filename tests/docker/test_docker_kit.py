@@ -6,6 +6,7 @@ import pytest
 from leftovers import carrying
 
 from runtime.testing.sandbox_kit import MakeProvider, SandboxKit
+from runtime.testing.tool_calls_kit import ToolCallsKit
 
 pytestmark = pytest.mark.timeout(180)  # containers, on a machine that may be busy
 
@@ -19,3 +20,9 @@ class TestDockerProvider(SandboxKit):
 
     def living(self, key: str) -> list[int]:
         return carrying("AGENT_SANDBOX", key)
+
+
+class TestDockerToolCalls(ToolCallsKit):
+    @pytest.fixture
+    def make_provider(self, make_docker: MakeProvider) -> MakeProvider:
+        return make_docker

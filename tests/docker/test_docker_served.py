@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
+import host_functions
 import pytest
 from docker_engine import IMAGE, DockerEngine
 from instance import Instance
@@ -23,9 +25,10 @@ SOON_S = 60.0  # containers, on a machine that may be busy
 def served(lasting: DockerEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
     """Yield an instance whose agents live on that engine."""
     settings = {"SANDBOX": "docker", "DOCKER_HOST": lasting.address, "DOCKER_IMAGE": IMAGE, "DOCKER_PIDS": "128"}
-    instance = Instance(
-        tmp_path_factory.mktemp("docker"), {f"OUTLAST_{name}": value for name, value in settings.items()}
-    )
+    settings["TOOLS"] = host_functions.SETTING
+    env = {f"OUTLAST_{name}": value for name, value in settings.items()}
+    folder = tmp_path_factory.mktemp("tools")
+    instance = Instance(tmp_path_factory.mktemp("docker"), {**env, host_functions.FOLDER: str(folder)})
     try:
         instance.start()
         yield instance
@@ -69,6 +72,36 @@ def test_a_run_outlives_a_kill_of_its_driver(served: Instance, lasting: DockerEn
     record = served.ended(run, SOON_S)
     assert (record["status"], record["exitCode"]) == ("completed", 0)
     assert [claim["reason"] for claim in record["claims"]] == ["start", "driver_lost"]
+    gone(lasting, served, run)
+
+
+def test_a_call_of_a_host_tool_outlives_its_driver_and_nobody_can_forge_one(
+    served: Instance, lasting: DockerEngine
+) -> None:
+    run = unique("docker-tools")
+    tools = Path(served.env[host_functions.FOLDER])
+    attacks = "".join(
+        f"({attack}) 2>/dev/null && echo did: {attack.split()[0]}; "
+        for attack in (
+            "touch /.outlast/tools/answers/x",
+            "echo [] > /.outlast/tools/offers/x",
+            "mv /.outlast/tools/calls /.outlast/tools/mine",
+            "rm -rf /.outlast/tools/answers",
+        )
+    )
+    calls = (
+        '$AGENT_TOOLS call slow_add \'{"a": 40, "b": 2}\'',
+        f'$AGENT_TOOLS call hold \'{{"name": "{run}"}}\' 2>&1',
+        "$AGENT_TOOLS call who",
+    )
+    with Watch(served, run, attacks + "; ".join(calls), f"thread-{run}") as watch:
+        wait_until((tools / run).exists, "the call that stays within", SOON_S)
+        kill(served.driver(run))
+        assert watch.until_end(SOON_S)["type"] == "RUN_FINISHED"
+    (tools / f"{run}.open").touch()
+    assert [line.partition(":")[0] for line in watch.lines] == ['{"sum"', "The call was interrupted", '{"owner"']
+    assert len((tools / run).read_text().split()) == 1
+    assert [event["value"] for event in watch.events if event.get("name") == "sum.made"] == [{"sum": 42}]
     gone(lasting, served, run)
 
 

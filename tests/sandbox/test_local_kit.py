@@ -11,6 +11,7 @@ from own_deployment import DEPLOYMENT
 
 from runtime.sandboxes.local import LocalProvider
 from runtime.testing.sandbox_kit import MakeProvider, SandboxKit
+from runtime.testing.tool_calls_kit import ToolCallsKit
 
 
 class TestLocalProvider(SandboxKit):
@@ -20,3 +21,9 @@ class TestLocalProvider(SandboxKit):
 
     def living(self, key: str) -> list[int]:
         return carrying("AGENT_SANDBOX", key)
+
+
+class TestLocalToolCalls(ToolCallsKit):
+    @pytest.fixture
+    def make_provider(self, tmp_path: Path) -> MakeProvider:
+        return partial(LocalProvider, tmp_path / "sandboxes", "test", tmp_path / "workspaces")
