@@ -127,8 +127,15 @@ def lent_tools(settings: Settings) -> Lent:
 
 
 def _make_tool(name: str, path: str) -> HostTool:
+    """Load a function. Raises InputInvalid, whatever its module raises."""
     allow_heavy()
-    return HostTool(name, load_attribute(path, "tools"))
+    try:
+        return HostTool(name, load_attribute(path, "tools"))
+    except InputInvalid:
+        raise
+    except Exception as error:
+        message = f"OUTLAST_TOOLS: {path!r} cannot be loaded on this node: {type(error).__name__}: {error}"
+        raise InputInvalid(message, code="setting_invalid", field="tools") from error
 
 
 def _make_local(settings: Settings, deployment: str) -> SandboxProvider:

@@ -179,22 +179,26 @@ def failed(message: str) -> dict[str, Any]:
 
 def chosen(input: Mapping[str, Any], known: Collection[str]) -> tuple[str, ...]:
     """Return the tools of a run: those that `forwardedProps.tools` names, else all. Raises InputInvalid."""
-    props = input.get("forwardedProps")
-    named = props.get(SETTING) if isinstance(props, Mapping) else None
-    if named is None:
+    names = named(input)
+    if names is None:
         return tuple(sorted(known))
     field = f"forwardedProps.{SETTING}"
-    if not isinstance(named, list) or not all(isinstance(name, str) and name in known for name in named):
+    if not isinstance(names, list) or not all(isinstance(name, str) and name in known for name in names):
         have = f"some of {', '.join(sorted(known))}" if known else "none: OUTLAST_TOOLS declares none here"
         raise InputInvalid(f"{field} must be an array of names, {have}.", code="option_invalid", field=field)
-    return tuple(sorted(set(named)))
+    return tuple(sorted(set(names)))
 
 
 def still_chosen(input: Mapping[str, Any], known: Collection[str]) -> frozenset[str]:
     """Return those of a run's tools that are still known: it may be older than what is declared now."""
+    names = named(input)
+    return frozenset(known if names is None else (name for name in known if isinstance(names, list) and name in names))
+
+
+def named(input: Mapping[str, Any]) -> Any:
+    """Return what a request says of its tools, unchecked; None: nothing, so it gets all."""
     props = input.get("forwardedProps")
-    named = props.get(SETTING) if isinstance(props, Mapping) else None
-    return frozenset(known if named is None else set(known).intersection(named))
+    return props.get(SETTING) if isinstance(props, Mapping) else None
 
 
 def _arguments(name: str, function: Callable[..., Any]) -> tuple[str | None, type[msgspec.Struct]]:

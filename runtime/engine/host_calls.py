@@ -29,7 +29,7 @@ import shlex
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -43,12 +43,14 @@ from runtime.errors import AgentError, InputInvalid, LaunchFailed, OutlastError,
 from runtime.host_tools import HostTool, ToolCancelled, ToolContext
 from runtime.ports import CarriesCalls, Harness, LaunchSpec, LendsTools, Sandbox, SandboxProvider, ToolServer
 
+T = TypeVar("T")
+
 log = logging.getLogger("outlast.driver")
 
 BEGUN, ENDED = "tool.begun", "tool.ended"
 SERVER, TOKEN = "AGENT_TOOLS", "AGENT_TOOLS_TOKEN"  # in the agent's environment
 WAIT_S = 20.0
-RETRY_S = 1.0
+RETRY_S, RETRY_MOST_S = 0.5, 10.0  # while the sandbox cannot be reached
 MOST_AT_ONCE = 8
 TAKEOVER_S = 300.0  # beyond a call's own time: a successor, and a sandbox that is away meanwhile
 INTERRUPTED = (
@@ -117,7 +119,7 @@ async def offer(
     if not tools:
         return spec
     if not provider.capabilities.host_tools or not isinstance(sandbox, CarriesCalls):
-        if _names_some(input):
+        if host_tools.named(input):
             raise LaunchFailed(f"Sandboxes of the provider {provider.name} carry no host tools: leave tools out.")
         return spec
     token = secrets.token_hex(24)
@@ -131,11 +133,6 @@ async def offer(
     )
     spec = replace(spec, env={**spec.env, **server.env})
     return harness.lend(spec, server) if isinstance(harness, LendsTools) else spec
-
-
-def _names_some(input: Mapping[str, Any]) -> bool:
-    props = input.get("forwardedProps")
-    return isinstance(props, Mapping) and bool(props.get(host_tools.SETTING))
 
 
 class HostCalls:
@@ -163,12 +160,7 @@ class HostCalls:
         """Serve until cancelled, or until the sandbox is gone; what is under way then ends unanswered."""
         try:
             while True:
-                try:
-                    calls = await self._sandbox.calls(list(self._serving), WAIT_S)
-                except SandboxUnreachable:
-                    await asyncio.sleep(RETRY_S)
-                    continue
-                for call in calls:
+                for call in await _reached(lambda: self._sandbox.calls(list(self._serving), WAIT_S)):
                     if call["id"] not in self._serving:
                         self._serving[call["id"]] = asyncio.create_task(self._serve(call))
         except AgentError as error:
@@ -185,20 +177,13 @@ class HostCalls:
             async with self._turns:
                 result = await self._result(id, call)
             data = chunk.encode({"content": result["content"], "isError": result["isError"]})
-            await self._answer(id, data)
+            await _reached(lambda: self._sandbox.answer_call(id, data))
             del self._serving[id]
         except (OutlastError, StoreError) as error:
             # The epoch is lost, or the log has ended or is full: whoever is next answers, or nobody need.
             log.info("run %s: the call %s of a tool stays unanswered here: %s", self._head.run_id, id, error)
         except Exception:
             log.exception("run %s: the call %s of a tool could not be served", self._head.run_id, id)
-
-    async def _answer(self, id: str, data: bytes) -> None:
-        while True:
-            try:
-                return await self._sandbox.answer_call(id, data)
-            except SandboxUnreachable:
-                await asyncio.sleep(RETRY_S)
 
     async def _result(self, id: str, call: Mapping[str, Any]) -> dict[str, Any]:
         """Return the stored result of a call, once there is one: steps 1 to 3."""
@@ -263,12 +248,23 @@ class HostCalls:
         return stored.epoch, chunk.decode_chunk(stored.chunks()[position - 1 - stored.seq])
 
 
+async def _reached(call: Callable[[], Awaitable[T]]) -> T:
+    """Await `call`, again and again while the sandbox cannot be reached: what that means, its follower says."""
+    delay_s = RETRY_S
+    while True:
+        try:
+            return await call()
+        except SandboxUnreachable:
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, RETRY_MOST_S)
+
+
 @asynccontextmanager
 async def serving(
     lent: Lent, input: Mapping[str, Any], head: Head, authority: Authority, appender: Appender, sandbox: Sandbox
 ) -> AsyncGenerator[None, None]:
     """Serve the run's calls meanwhile, if it has tools."""
-    if not lent.tools or not isinstance(sandbox, CarriesCalls):
+    if not lent.tools or not isinstance(sandbox, CarriesCalls) or host_tools.named(input) == []:
         yield
         return
     task = asyncio.create_task(HostCalls(lent, input, head, authority, appender, sandbox).serve())

@@ -71,13 +71,13 @@ class ClaudeCodeHarness:
 
     def lend(self, spec: LaunchSpec, server: ToolServer) -> LaunchSpec:
         """Return the launch with the run's host tools, all of them allowed. Every process can read an argv, so the
-        token is named there and not said: the CLI puts it in."""
+        token is named there and not said: the CLI puts it in. It would begin without tools that come late."""
         env = {name: f"${{{name}}}" for name in server.env}
         config = {"type": "stdio", "command": server.argv[0], "args": server.argv[1:], "env": env}
         allowed = ",".join(f"mcp__{LENT}__{tool}" for tool in server.tools)
         more = ("--mcp-config", json_text({"mcpServers": {LENT: config}}), "--allowedTools", allowed)
-        time_ms = str(int(server.patience_s * 1000))
-        return replace(spec, argv=(*spec.argv, *more), env={"MCP_TOOL_TIMEOUT": time_ms, **spec.env})
+        ours = {"MCP_TOOL_TIMEOUT": str(int(server.patience_s * 1000)), "MCP_CONNECTION_NONBLOCKING": "0"}
+        return replace(spec, argv=(*spec.argv, *more), env={**ours, **spec.env})
 
     def translator(self, run_id: str, spec: RunSpec) -> Translator:
         """Return a fresh translator."""

@@ -85,12 +85,16 @@ async def claimed_by(shard: Shard, expected: int) -> Claimed:
     return claimed
 
 
-async def serve(shard: Shard, clock: Clock, claimed: Claimed, lent: Lent, spool: Spool) -> None:
-    """Serve calls under the claim's epoch, as a drive does, until cancelled."""
+async def serve(
+    shard: Shard, clock: Clock, claimed: Claimed, lent: Lent, spool: Spool, *, from_checkpoint: bool = False
+) -> None:
+    """Serve calls under the claim's epoch, as a drive does, until cancelled. `from_checkpoint`: keys before it are not
+    read."""
     log = ClaimedLog(shard, claimed)
     await log.read()
     authority = Authority(shard, claimed.head, clock, 3.0)
-    appender = Appender(authority, Progress(next_seq=claimed.head.next_seq, keys=log.keys), log.open_items, 0)
+    keys = {} if from_checkpoint else log.keys
+    appender = Appender(authority, Progress(next_seq=claimed.head.next_seq, keys=keys), log.open_items, 0)
     appending = asyncio.create_task(appender.run())
     try:
         await HostCalls(lent, {}, claimed.head, authority, appender, spool).serve()
@@ -298,7 +302,9 @@ class History:
                 self.spool.put(self.rng.choice(("once", "again")), id)
             name = f"driver-{expected}"
             claimed = await claimed_by(shard, expected)
-            loop.start(name, serve(cast("Shard", Far(shard)), loop, claimed, self.lent(), self.spool))
+            short = self.rng.random() < 0.5
+            far = cast("Shard", Far(shard))
+            loop.start(name, serve(far, loop, claimed, self.lent(), self.spool, from_checkpoint=short))
             if expected < self.drivers - 1:
                 await elapse(self.rng.choice((0.06, 0.3, 1.0)) * self.rng.random())
                 loop.kill(name) if self.rng.random() < 0.3 else loop.hold(name)
@@ -317,7 +323,7 @@ class History:
 
         def once(context: ToolContext) -> str:
             self.made[context.call_id] += 1
-            return f"made {context.call_id}"
+            return f"made {context.call_id} {self.made[context.call_id]}"
 
         async def run(_: str, work: Work) -> dict[str, Any]:
             result = work()
@@ -333,13 +339,16 @@ def test_whoever_sleeps_or_dies_a_call_is_made_once_and_has_one_answer(seed: int
     loop = SimLoop(random.Random(seed))  # noqa: S311 - the same
     loop.play(history.play())
     store = history.stage.memory
+    results = {event["callId"]: event["content"][0]["text"] for event in events(store, "tool.ended")}
     for id, call in history.spool.waiting.items():
         assert len(set(history.spool.answers[id])) == 1, "two answers of one call differ"
         (text, failed) = history.spool.said(id)
         if call["tool"] == "once":
             assert history.made[id] <= 1
-            assert (text, failed) == (f"made {id}", False) or (text, failed) == (INTERRUPTED, True)
+            assert (text, failed) == (f"made {id} 1", False) or (text, failed) == (INTERRUPTED, True)
         else:
-            assert (text, failed) == (f"made {id}", False)
+            assert not failed
+            assert text.startswith(f"made {id} ")
+        assert text == results[id], "the answer is not what is stored"
     for name in ("tool.begun", "tool.ended"):
         assert Counter(event["callId"] for event in events(store, name)) == dict.fromkeys(history.spool.waiting, 1)

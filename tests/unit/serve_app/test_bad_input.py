@@ -139,6 +139,8 @@ async def test_run_ids(header: str | None, inside: Any, code: str) -> None:
         ({"resume": [{"interruptId": "i", "status": "resolved"}]}, "resume_invalid"),
         ({"forwardedProps": []}, "option_invalid"),
         ({"forwardedProps": "x"}, "option_invalid"),
+        ({"forwardedProps": {"tools": ["undeclared"]}}, "option_invalid"),
+        ({"forwardedProps": {"tools": "add"}}, "option_invalid"),
         ({"forwardedProps": {"harness": "nobody"}}, "harness_unknown"),
         ({"forwardedProps": {"harness": 1}}, "option_invalid"),
         ({"forwardedProps": {"onDisconnect": "die"}}, "option_invalid"),
