@@ -220,6 +220,35 @@ class PostgresServer:
         (self.data / "postmaster.pid").unlink(missing_ok=True)
         self.start()
 
+    def keep(self) -> None:
+        """Crash it, keep its folder as it is then, and start it again."""
+        self.crash()
+        shutil.copytree(self.data, self._kept)
+        _give(self._kept)
+        self.restart()
+
+    def go_back(self, *, new_timeline: bool) -> None:
+        """Be what was kept: put back as it is, or recovered on a new timeline, as a standby or an archive is."""
+        if self._process is not None and self._process.poll() is None:
+            self.crash()
+        shutil.rmtree(self.data)
+        shutil.copytree(self._kept, self.data)
+        if new_timeline:
+            self._settings["restore_command"] = "false"
+            (self.data / "recovery.signal").touch()
+        self.data.chmod(0o700)
+        _give(self.data)
+        self.restart()
+        waiting.wait_until(self._takes_writes, "PostgreSQL takes writes", 30)
+
+    def _takes_writes(self) -> bool:
+        with self.admin("postgres") as admin:
+            return admin.execute("SELECT pg_is_in_recovery()").fetchone() == (False,)
+
+    @property
+    def _kept(self) -> Path:
+        return self._folder / "kept"
+
     def close(self) -> None:
         """End it and remove its folder."""
         assert self._process is not None
