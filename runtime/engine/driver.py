@@ -41,7 +41,7 @@ from runtime.engine.plugins import pick, translator_of
 from runtime.engine.preparing import Preparer, reaching
 from runtime.engine.resuming import Start, find_start
 from runtime.engine.tools import Tools
-from runtime.errors import AgentError, LogClosedError, OutlastError, OwnershipLost
+from runtime.errors import AgentError, LogClosedError, OutlastError, OwnershipLost, RunNotFound
 from runtime.ports import Ending, Resumable, Sandbox, Translator, WatchesFiles
 
 log = logging.getLogger("outlast.driver")
@@ -99,7 +99,7 @@ class Driver:
         self._conclusion = self._drive.conclusion
         try:
             return await self._drive.run()
-        except OwnershipLost as error:
+        except (OwnershipLost, RunNotFound) as error:  # the store may have lost the whole run (P10)
             log.info("run %s: epoch %d stops: %s", self.run_id, self.epoch, error)
             return DriveEnd("superseded")
         finally:

@@ -116,7 +116,7 @@ def settle(session: Session, address: Address, witness: Witness) -> int:
             return history.generation
         generation = _raise(address, history.generation, history.now, history.now_ms, witness.generation)
         if generation is not None:
-            log.error(
+            log.warning(
                 "the store at %s is as it was earlier: chunks that clients have seen may be lost. Offsets of the logs "
                 "that go on are of generation %d from now on, others are answered 410 offset_gone (P10).",
                 address,

@@ -105,7 +105,7 @@ class SqliteStore(SqliteReading):
         row = connection.execute(sql.READ_SHARD, (shard,)).fetchone()
         if row is not None and reached is not None and falls_short(connection, row[0], reached):
             generation = raise_generation(connection, time.time_ns() // 1_000_000, reached.generation)
-            log.error(
+            log.warning(
                 "%s is an older copy of itself: chunks that clients have seen are lost. Offsets of the logs that go on "
                 "are of generation %d from now on, others are answered 410 offset_gone (P10).",
                 self.path,

@@ -24,6 +24,7 @@ from runtime.stores import postgres_schema as sql
 from runtime.stores.postgres import PostgresStore
 from runtime.stores.postgres_connection import Address, Session
 from runtime.stores.postgres_function import CALL
+from runtime.stores.postgres_loss import RAISE
 from runtime.testing.postgres_rows import Query, Rows, Values
 from runtime.testing.postgres_tables import Tables
 
@@ -53,6 +54,7 @@ class ModelServer:
         self.before: Callable[[], None] = lambda: None
         self.fate: Callable[[str], Fate] = lambda _statement: Fate.ANSWERED
         self.later: Callable[[Callable[[], None]], None] = lambda _happen: None
+        self.raised: Callable[[], None] = lambda: None  # told of each generation
         self.committed: Callable[[Any], None] = lambda _note: None  # gets its session's note on a group that is written
 
     def address(self, *, calm: bool = False) -> Address:
@@ -123,6 +125,8 @@ class ModelServer:
             session.name = query.values[0]
             return [(session.name,)]
         rows = self.tables.answer(query)
+        if query.statement == RAISE and rows[0][0]:
+            self.raised()
         if query.statement == CALL and rows[0][1] and note is not None:
             self.committed(note)
         return rows

@@ -36,6 +36,7 @@ class Chaos:
         self._outside = deployment.outside
         self._checker = deployment.checker
         self._effects = 0
+        self._lose_the_end = deployment.lose_the_end
         self._deeds: dict[str, Callable[[], None]] = {
             "crash driver": self._crash_driver,
             "hold driver": self._hold_driver,
@@ -69,6 +70,8 @@ class Chaos:
         plan = self._plan
         self._storm()
         self._loop.start("", self._keep())
+        for _ in range(plan.losses):
+            self._loop.start("", self._lose(plan.seconds))
         for post in plan.posts:
             self._loop.start("client", self._first_post(post))
             for _ in range(post.times - 1):
@@ -79,6 +82,10 @@ class Chaos:
             self._checker.write(f"chaos: {kind}")
             self._deeds[kind]()
         self._calm()
+
+    async def _lose(self, seconds: float) -> None:
+        await asyncio.sleep(seconds * self._rng.random())
+        self._lose_the_end(2.0 * self._rng.random() ** 2)
 
     def _agent_exited(self, run_id: str) -> None:
         if self._plan.late_cancels and self._rng.randrange(2):

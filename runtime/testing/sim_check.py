@@ -33,6 +33,7 @@ from runtime.engine.viewers import VIEWER_TTL_S
 from runtime.ports import Pulse, Store
 from runtime.settings import Settings
 from runtime.testing.sim_loop import SimLoop
+from runtime.testing.sim_loss import LossCheck
 from runtime.testing.sim_resuming import CheckpointCheck
 from runtime.testing.sim_telling import TranscriptCheck
 from runtime.testing.sim_world import World
@@ -57,6 +58,14 @@ class RunView:
         self.status = Status.RUNNING
         self.acknowledged: dict[int, bytes] = {}  # position of a batch -> its bytes, as its sender was told
 
+    def go_back(self, head: Head) -> None:
+        """Be what `head` says."""
+        self.queued, self.epoch, self.length = head.queued, head.driver_epoch, head.next_seq
+        self.cancelled, self.status = head.cancel_requested, head.status
+        claims = [claim for claim in head.claims if claim.epoch == head.driver_epoch]
+        self.holder = claims[-1].claimant.claimant if claims else ""
+        self.acknowledged = {seq: data for seq, data in self.acknowledged.items() if seq < head.next_seq}
+
 
 class Checker:
     """Listens. `breaches` is empty for a history in which everything holds."""
@@ -78,6 +87,7 @@ class Checker:
         self._refused: set[tuple[str, str]] = set()
         self._answered: dict[tuple[str, str], float] = {}
         self._checkpoints = CheckpointCheck(store, world, self.breach)
+        self.loss = LossCheck(store, self.breach)
         self._transcripts = TranscriptCheck(store, self.breach)
 
     def write(self, text: str) -> None:
@@ -90,6 +100,18 @@ class Checker:
         self.write(f"BREACH {name}: {text}")
         if len(self.breaches) < MAX_BREACHES and not self.closed:
             self.breaches.append(f"{name}: {text}")
+
+    def went_back(self, generation: int, supervisor_epoch: int) -> None:
+        """The store is what it was, or was raised since: believe of each run what it says, and no more (P10)."""
+        self.loss.until(generation)
+        self.supervisor_epoch = supervisor_epoch
+        self._checkpoints.forget()
+        for run_id, run in list(self.runs.items()):
+            head = self.loss.lost(run_id)
+            if head is None:
+                del self.runs[run_id]
+            else:
+                run.go_back(head)
 
     # --- commits ---
 
@@ -249,10 +271,14 @@ class Checker:
         elif method == "submit" and hasattr(args[0], "run_id"):
             op = args[0]
             self._told(process, op.run_id, refused=isinstance(value, Superseded) and not isinstance(op, Assign))
-            if isinstance(value, Appended) and isinstance(op, Append) and value.seq == op.batch.seq:
-                self.runs[op.run_id].acknowledged[value.seq] = op.batch.data
-            if isinstance(value, Finished) and isinstance(op, Finish):
-                self.runs[op.run_id].acknowledged[op.batch.seq] = op.batch.data
+            if isinstance(value, Appended | Finished) and not self.loss.may_be_lost(value.head):
+                self._acknowledged(op, value)
+
+    def _acknowledged(self, op: Op, value: Appended | Finished) -> None:
+        if isinstance(value, Appended) and isinstance(op, Append) and value.seq == op.batch.seq:
+            self.runs[op.run_id].acknowledged[value.seq] = op.batch.data
+        if isinstance(value, Finished) and isinstance(op, Finish):
+            self.runs[op.run_id].acknowledged[op.batch.seq] = op.batch.data
 
     def _told(self, process: str, run_id: str, *, refused: bool) -> None:
         if refused:
@@ -267,21 +293,24 @@ class Checker:
         """See what is asked of the world, and what happens in it."""
         self.write(f"{by}: {kind} {run_id}")
         if kind.startswith("ask "):
-            gives_back = kind == "ask destroy" and by.startswith("supervisor") and self.runs[run_id].status.terminal
+            gives_back = kind == "ask destroy" and by.startswith("supervisor") and self._ended(run_id)
             if (by, run_id) in self._refused and not gives_back:
                 self.breach("I1", f"{run_id}: {by} asks to {kind[4:]} although it was told that it lost the run")
             silent_s = self._loop.time() - self._answered.get((by, run_id), 0.0)
             if silent_s > self._lease_ttl_s:
                 self.breach("P4", f"{run_id}: {by} asks to {kind[4:]} after {silent_s:.1f} s without an answer")
-        elif kind == "launch" and self._world.started[run_id]:
+        elif kind == "launch" and self._world.started[run_id] and run_id not in self.loss.runs:
             self.breach("P15", f"{run_id}: {by} started a second agent")
         elif kind == "destroy" and by != "chaos":
             self._destroyed(run_id, by)
 
+    def _ended(self, run_id: str) -> bool:
+        return run_id in self.runs and self.runs[run_id].status.terminal
+
     def _destroyed(self, run_id: str, by: str) -> None:
         stored = self._store.read_run(run_id)
         allowed = stored is not None and (stored[0].status.terminal or stored[0].cancel_requested)
-        if not allowed:
+        if not allowed and run_id not in self.loss.runs:
             self.breach("P4", f"{run_id}: {by} destroyed the sandbox of a run that nobody ended")
 
 

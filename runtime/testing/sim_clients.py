@@ -132,7 +132,7 @@ class Outside:
         session = Session(name, run_id, 0)
         while not session.closed:
             start = offsets[-1] if self._loop.rng.randrange(3) else self._loop.rng.choice(offsets)
-            session = Session(name, run_id, start)
+            session = Session(name, run_id, start, generation=session.generation if start else None)
             self.sessions.append(session)
             await self._asking(lambda: self._supervisors.tell(lambda supervisor: supervisor.ensure(run_id)))
             await self._connection(shard, session, offsets)
@@ -170,6 +170,7 @@ class Outside:
         """Read until the log ends, or until the connection is lost."""
         reads = 1 + int(self._loop.rng.expovariate(1 / 12))
         at = session.start
+        generation = session.generation
         inline = False
         while reads and not session.closed:
             reads -= 1
@@ -183,15 +184,24 @@ class Outside:
                 await asyncio.sleep(0.2)
                 continue
             if not reply.known:
+                session.closed = session.run_id not in self._checker.runs  # it was there: it is lost (P10)
                 await asyncio.sleep(0.5)
                 continue
+            if generation is not None and reply.generation != generation:
+                self._checker.write(f"{session.viewer}: the offset {at} of {generation} is gone: {reply.generation}")
+                offsets[:] = [0]
+                return
+            generation = session.generation = reply.generation
             if reply.next < at:
-                self._checker.breach("I3", f"{session.run_id}: offset {at}, once given, is said to be gone")
+                name = "P10" if session.run_id in self._checker.loss.runs else "I3"
+                self._checker.breach(name, f"{session.run_id}: offset {at}, once given, is beyond the log's end")
                 return
             got = self._resolve(shard, reply, at)
             inline = got is None
             if got is not None:
                 session.chunks += got
+                for position, data in enumerate(got, at + 1):
+                    self._checker.loss.given(session.run_id, reply.generation, position, data)
                 session.closed = reply.closed
                 offsets.extend(range(at + 1, reply.next + 1))
                 at = reply.next

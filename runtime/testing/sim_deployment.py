@@ -36,6 +36,8 @@ class Deployment:
         self.store = store
         self.checker = Checker(loop, self.store, self.world, settings)
         self.world.watch = self.checker.did
+        if self._postgres is not None:
+            self._postgres.went_back = self.checker.went_back
         self.shards = SimShards(loop, self.net, self._open_store(), self.crossing, settings)
         self.shards.served = self.checker.served
         heard = self.checker.heard
@@ -48,6 +50,11 @@ class Deployment:
         """Return whether a process is held, or a message is under way that comes late."""
         late = self.net.late + self.world.late + (self._postgres.late if self._postgres else 0)
         return self.loop.holding or late > 0
+
+    def lose_the_end(self, within_s: float) -> None:
+        """Have the server, if the store is one, lose what is stored from now on until then (P10)."""
+        if self._postgres is not None:
+            self._postgres.lose_the_end(within_s)
 
     def _write(self, text: str) -> None:
         self.checker.write(text)

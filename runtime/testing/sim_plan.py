@@ -71,6 +71,7 @@ class Plan:
     postgres: bool  # the store is a server's; else it is the one that was given
     crossing: float  # share of the moments at which another shard's commit may come between, those at which one does
     store_slow_s: float
+    losses: int = 0  # times at which the store loses its end
     posts: list[Post] = field(default_factory=list)
     scripts: dict[str, Script] = field(default_factory=dict)
 
@@ -118,6 +119,9 @@ def draw_plan(rng: random.Random) -> Plan:
                 script = replace(script, pieces=[*script.pieces[:middle], (1e6, b""), *script.pieces[middle:]])
         plan.posts.append(Post(at, 1 + rng.randrange(2), unwatched_s, create, leaves_at))
         plan.scripts[run_id] = script
+    if plan.postgres:
+        # Of its own, so that the histories without losses stay what they are.
+        plan.losses = random.Random(plan.seconds).choice([0, 0, 0, 1, 1, 2])
     return plan
 
 

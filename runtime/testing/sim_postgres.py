@@ -41,6 +41,9 @@ class SimPostgres:
         self._rng = random.Random(loop.rng.random())
         self._trouble = trouble
         self._write = write  # a line of the trace
+        self.server.clock_ms = loop.wall_ms
+        self.went_back: Callable[[int, int], None] = lambda _generation, _supervisor: None
+        self.server.raised = self._tell
         trouble.fell = self._fell
         trouble.rose = self._rose
 
@@ -67,6 +70,24 @@ class SimPostgres:
             happen()
 
         self._loop.call_later(LATE_WITHIN_S * self._rng.random() ** 2, at_last, context=Context())
+
+    def lose_the_end(self, within_s: float) -> None:
+        """Keep what is stored now, and be that again in a while: promote a standby, or put a copy back (P10)."""
+        earlier = self.server.tables.copy()
+        failover = self._rng.randrange(2) == 0
+
+        def go_back() -> None:
+            self._write(f"postgres: goes back, {'on another timeline' if failover else 'as a copy'}")
+            generation = self.server.tables.generation
+            self.server.go_back(earlier, failover=failover)
+            self.went_back(generation, self.server.tables.supervisor[0])
+
+        self._loop.call_later(within_s, go_back, context=Context())
+
+    def _tell(self) -> None:
+        tables = self.server.tables
+        self._write(f"postgres: is of generation {tables.generation}")
+        self.went_back(-1, tables.supervisor[0])
 
     def _fell(self) -> None:
         self._write("postgres: restarts")

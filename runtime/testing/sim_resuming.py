@@ -36,6 +36,10 @@ class CheckpointCheck:
             case Finish(), Finished():
                 self._newest[op.run_id] = None
 
+    def forget(self) -> None:
+        """What was stored may be lost (P10)."""
+        self._newest.clear()
+
     def committed(self) -> None:
         """See that the store holds, of every run, what its newest stored append brought, and nothing else."""
         for run_id, mark in self._newest.items():

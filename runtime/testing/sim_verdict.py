@@ -24,6 +24,7 @@ class Session:
     start: int
     chunks: list[bytes] = field(default_factory=list)
     closed: bool = False
+    generation: int | None = None  # once something was read
 
 
 # (run, key) -> positions that the callers of an outside effect were told.
@@ -46,10 +47,12 @@ def judge(checker: Checker, store: Store, world: World, sessions: list[Session],
         _judge_world(checker, stored[0], world)
     for (run_id, key), positions in emitted.items():
         places = {at for at, data in enumerate(logs.get(run_id, []), 1) if data == chunk.custom("effect", key)}
-        if len(places) > 1 or not positions <= places:
+        if run_id not in checker.loss.runs and (len(places) > 1 or not positions <= places):
             checker.breach("P8", f"{run_id}: effect {key} is at {places}, its callers were told {positions}")
     for session in sessions:
-        _judge_session(checker, session, logs.get(session.run_id, []))
+        stored = store.read_run(session.run_id)
+        if stored is not None and stored[0].generation == session.generation:
+            _judge_session(checker, session, logs.get(session.run_id, []))
 
 
 def _judge_log(checker: Checker, head: Head, batches: list[Batch], log: list[bytes]) -> None:
@@ -65,7 +68,10 @@ def _judge_log(checker: Checker, head: Head, batches: list[Batch], log: list[byt
     for seq, data in checker.runs[run_id].acknowledged.items():
         if data not in [batch.data for batch in batches if batch.seq == seq]:
             checker.breach("I2", f"{run_id}: what was acknowledged at {seq} is not there")
-    if [claim.epoch for claim in head.claims] != list(range(1, head.driver_epoch + 1)):
+    if run_id in checker.loss.runs:
+        if sorted({claim.epoch for claim in head.claims}) != [claim.epoch for claim in head.claims]:
+            checker.breach("I1", f"{run_id}: claims {[claim.epoch for claim in head.claims]}")
+    elif [claim.epoch for claim in head.claims] != list(range(1, head.driver_epoch + 1)):
         checker.breach("I1", f"{run_id}: claims {[claim.epoch for claim in head.claims]} at epoch {head.driver_epoch}")
     _judge_ending(checker, head, log)
 
@@ -133,7 +139,7 @@ def _was_told(head: Head, band: list[bytes], told: bytes) -> bool:
 
 def _judge_world(checker: Checker, head: Head, world: World) -> None:
     run_id = head.run_id
-    if world.started[run_id] > 1:
+    if world.started[run_id] > 1 and run_id not in checker.loss.runs:
         checker.breach("P15", f"{run_id}: {world.started[run_id]} agents were started")
     if head.status is Status.COMPLETED and not world.started[run_id]:
         checker.breach("P15", f"{run_id}: completed without an agent")

@@ -16,6 +16,7 @@ from runtime.core.batch import Band, Batch
 from runtime.core.checkpoint import Checkpoint
 from runtime.core.decision import Decision, View
 from runtime.core.fold import Fold
+from runtime.core.generations import raised
 from runtime.core.ops import Append, Assign, ClaimRun, Finish, MustAbort, Op, Outcome, Refusal, RequestCancel
 from runtime.core.record import CancelReason, Head
 from runtime.core.transcript import encode, of_fold
@@ -29,7 +30,7 @@ from runtime.engine.returning import Orphans
 from runtime.engine.shard import Shard
 from runtime.engine.watchlist import Watchlist
 from runtime.ports import SandboxProvider, Store
-from runtime.stores import memory
+from runtime.stores import memory, postgres_loss, postgres_reading
 from runtime.stores.memory import MemoryStore
 from runtime.stores.memory_tables import Transaction
 from runtime.stores.postgres_memory import Memory
@@ -335,6 +336,26 @@ def keep_half_of_a_group(patch: Patch) -> None:
 def remember_what_failed(patch: Patch) -> None:
     """A commit without an answer leaves everything that was remembered as it was (P7)."""
     patch.setattr(Memory, "forget", lambda _self: None)
+
+
+def raise_nothing(patch: Patch) -> None:
+    """A store that has lost its end goes on as if it had not (P10)."""
+    blind = lambda session, _address, witness: postgres_loss._read(session, witness).generation  # noqa: E731
+    patch.setattr(postgres_reading, "settle", blind)
+
+
+def raise_epochs_alone(patch: Patch) -> None:
+    """A raise supersedes everybody, and leaves offsets as they are (P10)."""
+
+    def same_offsets(head: Head, generation: int) -> Head:
+        return msgspec.structs.replace(raised(head, generation), generation=head.generation)
+
+    patch.setattr(postgres_loss, "raised", same_offsets)
+
+
+def raise_offsets_alone(patch: Patch) -> None:
+    """A raise leaves epochs as they are: they are given twice (P10)."""
+    patch.setattr(postgres_loss, "raised", lambda head, generation: head.with_(generation=generation))
 
 
 @contextmanager

@@ -60,6 +60,9 @@ CAUGHT_AS: dict[Mutant, str] = {
     mutants.keep_half_of_a_group: "I3",
     mutants.have_no_unique_index: "P12",
     mutants.take_every_sandbox_for_an_orphan: "P4",
+    mutants.raise_nothing: "P10",
+    mutants.raise_epochs_alone: "P10",
+    mutants.raise_offsets_alone: "defect",  # a driver whose next append does not fit
     mutants.no_repeat_detection: "defect",  # a driver whose retry is a conflict: it logs that it has a bug
 }
 
@@ -105,6 +108,9 @@ NEEDS: dict[Mutant, Callable[[Plan], bool]] = {
     mutants.remember_what_failed: lambda plan: plan.postgres,
     mutants.keep_half_of_a_group: lambda plan: plan.postgres,
     mutants.have_no_unique_index: lambda plan: len(plan.posts) > 1,
+    mutants.raise_nothing: lambda plan: plan.losses > 0,
+    mutants.raise_epochs_alone: lambda plan: plan.losses > 0,
+    mutants.raise_offsets_alone: lambda plan: plan.losses > 0,
 }
 NEEDS |= dict.fromkeys(
     [
