@@ -143,14 +143,10 @@ class PostgresStore(PostgresReading):
                 raise ShardSuperseded(shard, shard_epoch, epoch)
             if written:
                 self._memory.keep(view, shard)
-                self._remember(view, shard)
+                for head in view.known(shard):
+                    self._witness.know(head)
                 return outcomes
         raise StoreUnavailable(f"Others write the same runs at {self.address}; nothing was written. Try again.")
-
-    def _remember(self, view: PostgresView, shard: int) -> None:
-        """Know for certain that what `view` wrote is stored (P10)."""
-        if (head := view.last_written(shard)) is not None:
-            self._witness = self._witness._replace(run_id=head.run_id, version=head.version, ended=head.status.terminal)
 
     def _write(
         self,

@@ -6,9 +6,9 @@ ended, and with it every session. Two signs, each enough:
     history   the server's identity and timeline, which `meta` holds. A standby that was promoted is on another
               timeline, and so is a server that was recovered to a point in time; a dump that was loaded is on another
               server. A planned change to a standby that lacked nothing looks the same.
-    witness   what this process knows to be stored: its shard's epoch, and the last record it wrote. A data folder that
-              was put back is of the same history, and has not come so far. It is lost from its end on: where that one
-              record is, nothing of this shard is missing.
+    witness   what this process knows to be stored: its shard's epoch, and the newest versions of records that it has
+              written or seen. A data folder that was put back is of the same history, and has not come so far. It is
+              lost from its end on: the runs that were touched last are enough.
 
 The raise is one statement, like a commit: it rests on what was read, and writes nothing if that has changed.
 """
@@ -20,6 +20,7 @@ from contextlib import closing
 from typing import Final, NamedTuple
 
 from runtime.core.generations import next_generation, raised
+from runtime.core.record import Head
 from runtime.errors import StoreUnavailable
 from runtime.stores.codec import decode_head, encode
 from runtime.stores.postgres_connection import Address, Session
@@ -27,6 +28,7 @@ from runtime.stores.postgres_connection import Address, Session
 log = logging.getLogger("outlast.store")
 
 TURNS: Final = 10
+MAX_KNOWN: Final = 1000  # runs of a witness
 
 # A standby has no history of its own: it is not asked. The time is in ms.
 _HISTORY: Final = """CASE WHEN pg_is_in_recovery() THEN NULL ELSE
@@ -34,7 +36,10 @@ _HISTORY: Final = """CASE WHEN pg_is_in_recovery() THEN NULL ELSE
     || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) END"""
 READ_HISTORY: Final = f"""SELECT m.generation, m.history, {_HISTORY},
     (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
-    (SELECT epoch FROM outlast.shard WHERE shard = %s), (SELECT version FROM outlast.run WHERE run_id = %s)
+    (SELECT epoch FROM outlast.shard WHERE shard = %s),
+    (SELECT count(*) FROM unnest(%s::text[], %s::bigint[], %s::boolean[]) AS known(run_id, version, ended)
+        LEFT JOIN outlast.run AS r USING (run_id)
+        WHERE CASE WHEN r.run_id IS NULL THEN NOT known.ended ELSE r.version < known.version END)
     FROM outlast.meta AS m"""
 # Set-up: where a new store, or one of an older schema, is.
 NOTE_HISTORY: Final = f"UPDATE outlast.meta SET history = coalesce({_HISTORY}, '') WHERE history = ''"
@@ -72,37 +77,46 @@ RAISE: Final = """SELECT outlast.raise_generation(%(seen_generation)s::bigint, %
     %(history)s::text, %(runs)s::text[], %(versions)s::bigint[], %(heads)b::bytea[])"""
 
 
-class Witness(NamedTuple):
-    """What a process knows to be stored, as of `generation`: that shard `shard` had come to `epoch`, and `run_id`
-    ("": none) to `version`. `ended`: it was terminal then, and may have been removed since."""
+class Witness:
+    """What a process knows to be stored, as of `generation`: that shard `shard` had come to `epoch`, and runs of it to
+    certain versions. One that had ended may have been removed since.
 
-    generation: int
-    shard: int = -1
-    epoch: int = 0
-    run_id: str = ""
-    version: int = 0
-    ended: bool = False
+    Any number of OS threads may ask it, and tell it, at once."""
+
+    def __init__(self, generation: int = 0, shard: int = -1, epoch: int = 0) -> None:
+        self.generation = generation
+        self.shard = shard
+        self.epoch = epoch
+        self._runs: dict[str, tuple[int, bool]] = {}  # version, whether it has ended; touched last comes last
+
+    def know(self, head: Head) -> None:
+        """Take note of a record that was read, or whose write was answered."""
+        version, ended = self._runs.pop(head.run_id, (-1, False))
+        self._runs[head.run_id] = max((head.version, head.status.terminal), (version, ended))
+        if len(self._runs) > MAX_KNOWN:
+            self._runs.pop(next(iter(dict(self._runs))), None)
+
+    def values(self) -> tuple[int, list[str], list[int], list[bool]]:
+        """Return the values for READ_HISTORY."""
+        known = dict(self._runs)
+        return self.shard, list(known), [version for version, _ in known.values()], [gone for _, gone in known.values()]
 
 
 class History(NamedTuple):
-    """One row of READ_HISTORY."""
+    """One row of READ_HISTORY. `missing`: so many of the runs that a witness knows have not come so far."""
 
     generation: int
     noted: str
     now: str | None
     now_ms: int
     epoch: int | None
-    version: int | None
+    missing: int
 
     def lacks(self, witness: Witness) -> bool:
         """Return whether something is missing of what `witness` knows. A later generation has told of the loss."""
         if self.generation != witness.generation:
             return self.generation < witness.generation
-        if witness.epoch > (self.epoch or 0):
-            return True
-        if self.version is None:
-            return bool(witness.run_id) and not witness.ended
-        return self.version < witness.version
+        return witness.epoch > (self.epoch or 0) or self.missing > 0
 
 
 def settle(session: Session, address: Address, witness: Witness) -> int:
@@ -129,7 +143,7 @@ def raise_generation(address: Address, now_ms: int, above: int) -> int:
     """Supersede everybody, and return the new generation. Raises psycopg.Error, StoreUnavailable."""
     for _ in range(TURNS):
         with closing(address.connect("outlast raising")) as session:
-            history = _read(session, Witness(0))
+            history = _read(session, Witness())
         generation = _raise(address, history.generation, history.now, now_ms, above)
         if generation is not None:
             return generation
@@ -137,7 +151,7 @@ def raise_generation(address: Address, now_ms: int, above: int) -> int:
 
 
 def _read(session: Session, witness: Witness) -> History:
-    row = session.execute(READ_HISTORY, (witness.shard, witness.run_id)).fetchone()
+    row = session.execute(READ_HISTORY, witness.values()).fetchone()
     assert row is not None
     return History(*row)
 

@@ -56,7 +56,7 @@ class PostgresReading:
         self._idle: list[Session] = []  # its append and pop are atomic
         self._places = BoundedSemaphore(READERS)
         self._closed = False
-        self._witness = Witness(0)
+        self._witness = Witness()
         self._opened = False
         with self.reading() as session:
             self.meta = self._ours(session)
@@ -103,12 +103,19 @@ class PostgresReading:
 
     def list_unfinished(self, shard: int) -> list[Head]:
         """Return every run of this shard that is not terminal, oldest first."""
-        return [decode_head(row[0]) for row in self._rows(sql.LIST_UNFINISHED, (shard,))]
+        return self._known(shard, [decode_head(row[0]) for row in self._rows(sql.LIST_UNFINISHED, (shard,))])
+
+    def _known(self, shard: int, heads: list[Head]) -> list[Head]:
+        """Return `heads`, and know that they are stored (P10): those of another shard may be removed unheard."""
+        if shard == self._witness.shard:
+            for head in heads:
+                self._witness.know(head)
+        return heads
 
     def list_changed(self, shard: int, known: Mapping[str, int]) -> list[Head]:
         """Return the unfinished runs of this shard that are newer than their versions in `known`."""
         values = (list(known), list(known.values()), shard)
-        return [decode_head(row[0]) for row in self._rows(sql.LIST_CHANGED, values)]
+        return self._known(shard, [decode_head(row[0]) for row in self._rows(sql.LIST_CHANGED, values)])
 
     def list_destroy_pending(self, shard: int) -> list[Head]:
         """Return every ended run of this shard whose sandbox is not known to be destroyed."""

@@ -181,13 +181,15 @@ class PostgresView:
             _refuse_text(decision.supervisor.claimant)
             self.supervisor_row = decision.supervisor
 
-    def last_written(self, shard: int) -> Head | None:
-        """Return one record of a run of this shard that is written."""
-        for run_id, head in reversed(self.written.items()):
+    def known(self, shard: int) -> Iterable[Head]:
+        """Return the records of this shard's runs that are stored once the group is: those that it rests on, too."""
+        for run_id, row in self.seen.items():
+            if row is not None and row.shard == shard and run_id not in self.written:
+                yield row.head()
+        for run_id, head in self.written.items():
             seen = self.seen.get(run_id)
             if seen is None or seen.shard == shard:
-                return head
-        return None
+                yield head
 
     def _bind_count(self, limit: int, *, refused: bool) -> None:
         room = limit - self._added()  # what may be stored already so that this decision stands

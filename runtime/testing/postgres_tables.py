@@ -140,10 +140,12 @@ class Tables:
 
     # --- statements of more than one line ---
 
-    def _history(self, shard: int, run_id: str) -> tuple[Any, ...]:
-        row = self.runs.get(run_id)
-        epoch, version = self.shards.get(shard), None if row is None else row.version
-        return self.generation, self.history, *self.server(), epoch, version
+    def _history(self, shard: int, run_ids: list[str], versions: list[int], ended: list[bool]) -> tuple[Any, ...]:
+        missing = 0
+        for run_id, version, may_be_gone in zip(run_ids, versions, ended, strict=True):
+            row = self.runs.get(run_id)
+            missing += not may_be_gone if row is None else row.version < version
+        return self.generation, self.history, *self.server(), self.shards.get(shard), missing
 
     def _raise(self, values: Values) -> bool:
         """Do what the function `outlast.raise_generation` does."""

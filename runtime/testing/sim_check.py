@@ -61,7 +61,7 @@ class RunView:
     def go_back(self, head: Head) -> None:
         """Be what `head` says."""
         self.queued, self.epoch, self.length = head.queued, head.driver_epoch, head.next_seq
-        self.cancelled, self.status = head.cancel_requested, head.status
+        self.cancelled, self.status, self.reaped = head.cancel_requested, head.status, int(head.reaped is not None)
         claims = [claim for claim in head.claims if claim.epoch == head.driver_epoch]
         self.holder = claims[-1].claimant.claimant if claims else ""
         self.acknowledged = {seq: data for seq, data in self.acknowledged.items() if seq < head.next_seq}

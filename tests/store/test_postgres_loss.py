@@ -11,8 +11,9 @@ import pytest
 from runtime.core.ops import Appended, Claimed, Created, Op, Outcome, Superseded
 from runtime.errors import ShardSuperseded, StoreUnavailable
 from runtime.stores.postgres import PostgresStore
+from runtime.stores.postgres_function import CALL
 from runtime.stores.postgres_loss import RAISE
-from runtime.testing.postgres_model import ModelServer
+from runtime.testing.postgres_model import Fate, ModelServer
 from runtime.testing.sample_ops import RUN, append, claim, create, live
 from runtime.testing.store_cases.shard_driver import ShardDriver
 
@@ -162,3 +163,30 @@ def test_a_write_that_comes_between_is_raised_too(server: ModelServer, monkeypat
         assert other.raise_generation(NOW_MS) == NOW_MS
         assert other.read_run(RUN)[0].next_seq == 3  # type: ignore[index]
         assert other.read_run(RUN)[0].generation == NOW_MS  # type: ignore[index]
+
+
+def test_what_was_only_found_to_be_stored_is_known_to_be(server: ModelServer) -> None:
+    shard = ShardDriver(server.store())
+    shard.start()
+    earlier = server.tables.copy()
+    server.fate = lambda statement: Fate.UNHEARD if statement == CALL else Fate.ANSWERED
+    with pytest.raises(StoreUnavailable):
+        shard.do(append(live(1, 1, "a")))
+    server.fate = lambda _statement: Fate.ANSWERED
+    assert shard.ask(append(live(1, 1, "a")), Appended).repeat
+    shard.start("run-2", "thread-2")
+    server.go_back(earlier, failover=False)
+    with pytest.raises(ShardSuperseded):
+        shard.do()
+
+
+def test_what_another_shard_changed_is_known_once_it_was_read(server: ModelServer) -> None:
+    shard, other = Side(server, 0), Side(server, 1)
+    shard.do(create(on_busy="enqueue"))
+    earlier = server.tables.copy()
+    other.do(create("run-2", on_busy="cancel-previous"))
+    (changed,) = shard.store.list_changed(0, {RUN: 0})
+    assert changed.cancel_requested
+    server.go_back(earlier, failover=False)
+    with pytest.raises(ShardSuperseded):
+        shard.do()
