@@ -147,9 +147,10 @@ class FileChange(Struct, frozen=True, kw_only=True):
 class WatchesFiles(Protocol):
     """A Sandbox that says what its agent does to files, if that is asked for."""
 
-    async def file_changes(self, *, diffs: bool) -> Sequence[FileChange]:
+    async def file_changes(self, *, diffs: bool, settled: bool) -> Sequence[FileChange]:
         """Return what changed in the workspace since the last call, the first time since the launch; a bounded piece of
-        it. Nothing if that cannot be said. Never takes longer than a look at the files does."""
+        it. Nothing if that cannot be said. Unless `settled`, what is being written just now may wait for the next call.
+        """
 
 
 @runtime_checkable

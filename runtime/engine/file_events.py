@@ -62,7 +62,7 @@ class FileEvents:
             await asyncio.gather(telling, return_exceptions=True)
         try:
             async with asyncio.timeout(LAST_S):
-                while await self._turn():
+                while await self._turn(settled=True):
                     pass
         except TimeoutError:
             log.info("run %s: not all that became of its files is told", self._run_id)
@@ -82,12 +82,12 @@ class FileEvents:
         except Exception:
             log.exception("run %s: its files are not told of any more", self._run_id)
 
-    async def _turn(self) -> bool:
+    async def _turn(self, *, settled: bool = False) -> bool:
         """Look once and tell; return whether there may be more. Raises OutlastError when there is nobody to tell."""
         if self._left <= 0 or not self._started():
             return False
         if not self._untold:
-            self._untold = list(await self._sandbox.file_changes(diffs=self._diffs))
+            self._untold = list(await self._sandbox.file_changes(diffs=self._diffs, settled=settled))
         told = bool(self._untold)
         while self._untold and self._left > 0:
             await self._tell_one(self._untold[0])

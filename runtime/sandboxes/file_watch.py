@@ -21,6 +21,7 @@ from runtime.sandboxes.diffing import Version, file_diff, shown
 
 MAX_FILES = 20_000  # of a larger workspace nothing is told: a driver looks at all of it again and again
 MAX_CHANGES = 500  # of one look; the next one tells more
+SETTLE_NS = 200_000_000
 DIFF_BYTES = 64 << 10
 Seen = tuple[object, ...]
 
@@ -33,17 +34,19 @@ class FileWatch:
         self._baseline = baseline
         self._diffs = diffs
         self._known: dict[str, Seen] | None = None
+        self._waiting: set[str] = set()
         self._first: dict[str, Seen] = {}  # of what was there at the launch, and has not been deleted yet
         self._before: dict[str, tuple[int, tuple[int, int] | None]] = {}  # mode and content; for diffs alone
 
-    def look(self) -> list[FileChange]:
-        """Return what changed since the last look, at most MAX_CHANGES of it. Raises OSError, TooMuch."""
+    def look(self, *, settled: bool = True) -> list[FileChange]:
+        """Return what changed since the last look, at most MAX_CHANGES of it. Unless `settled`, what changed within
+        SETTLE_NS waits for the next look, once. Raises OSError, TooMuch."""
         root = os.open(self._workspace, FOLDER)
         try:
             if self._known is None:
                 self._known = self._begin()
                 self._first = dict(self._known)
-            return self._compare(root, self._known)
+            return self._compare(root, self._known, 0 if settled else SETTLE_NS)
         finally:
             os.close(root)
 
@@ -63,12 +66,16 @@ class FileWatch:
         finally:
             baseline.close()
 
-    def _compare(self, root: int, known: dict[str, Seen]) -> list[FileChange]:
+    def _compare(self, root: int, known: dict[str, Seen], settle_ns: int) -> list[FileChange]:
         changes: list[FileChange] = []
         gone = set(known)
+        waited, self._waiting = self._waiting, set()
         for entry in _told(walk(root)):
             seen, before = _seen(entry), known.get(entry.path)
             gone.discard(entry.path)
+            if seen != before and time.time_ns() - entry.seen[3] < settle_ns and entry.path not in waited:
+                self._waiting.add(entry.path)
+                continue
             if seen != before and len(changes) < MAX_CHANGES:
                 known[entry.path] = seen
                 at_ms = entry.seen[3] // 1_000_000

@@ -173,7 +173,7 @@ class LocalSandbox:
         except OSError as error:
             raise SandboxUnreachable(f"The tool calls of {self.key} cannot be reached: {error}.") from error
 
-    async def file_changes(self, *, diffs: bool) -> list[FileChange]:
+    async def file_changes(self, *, diffs: bool, settled: bool) -> list[FileChange]:
         """Return what changed since the last call; nothing where there is too much to look at (`file_watch.py`)."""
         if self._baselines is None:
             return []
@@ -181,7 +181,7 @@ class LocalSandbox:
             baseline_path = f"{self._baselines}/{self.key.rpartition('/')[2]}"
             self._watch = FileWatch(self.workspace, baseline_path, diffs=diffs)
         try:
-            return await asyncio.to_thread(self._watch.look)
+            return await asyncio.to_thread(self._watch.look, settled=settled)
         except (OSError, TooMuch):
             return []
 

@@ -111,3 +111,15 @@ def test_a_diff_is_against_what_the_file_was_at_the_launch(watched: Watched) -> 
     (watched.place / "new").write_bytes(b"x" * (file_watch.DIFF_BYTES + 1))
     (change,) = watch.look()
     assert change.diff is None
+
+
+def test_what_is_being_written_waits_for_one_look(watched: Watched) -> None:
+    watched.launch()
+    watch = watched.watch()
+    (watched.place / "file").touch()
+    assert watch.look(settled=False) == []
+    (watched.place / "file").write_text("x")
+    assert [(change.type, change.path) for change in watch.look(settled=False)] == [("create", "file")]
+    (watched.place / "file").write_text("xx")
+    assert watch.look(settled=False) == []
+    assert told(watch) == [("change", "file")]

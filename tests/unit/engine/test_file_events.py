@@ -27,13 +27,15 @@ class Telling:
     def __init__(self, *looks: list[FileChange] | Exception) -> None:
         self.looks = list(looks)
         self.asked = 0
+        self.settled = False
         self.hangs = False
         self.started = True
         self.closed = False
         self.told: list[tuple[str, str]] = []
 
-    async def file_changes(self, *, diffs: bool) -> Sequence[FileChange]:
+    async def file_changes(self, *, diffs: bool, settled: bool) -> Sequence[FileChange]:
         assert diffs
+        self.settled = settled
         self.asked += 1
         if self.hangs:
             await asyncio.Event().wait()
@@ -77,6 +79,7 @@ async def test_changes_are_told_while_the_agent_works_and_what_came_last_after_i
         '["sandbox.file", {"path": "b", "timestamp": 7, "type": "create"}]',
     ]
     assert len({key for _, key in telling.told}) == 3
+    assert telling.settled, "nothing waits for a next look at the end"
 
 
 async def nothing() -> str:
