@@ -28,11 +28,11 @@ from actors.ray_access import use_token
 from actors.segments import RaySegmentReader
 from actors.viewers import Viewers
 from runtime.core.chunk import decode_chunk
-from runtime.core.ids import START, Offset, RunId, ThreadId
+from runtime.core.ids import LOCAL_OWNER, START, Offset, RunId, ThreadId
 from runtime.core.ops import Refusal, RequestCancel
 from runtime.core.record import CancelReason, to_wire
 from runtime.core.refusing import to_error
-from runtime.engine.admission import LOCAL_OWNER, Options, create_op, find_harness
+from runtime.engine.admission import Options, create_op, find_harness
 from runtime.engine.authority import repeat
 from runtime.engine.tails import skip
 from runtime.errors import InputInvalid, InstanceNotFound, OffsetGone, OutlastError, RunNotFound

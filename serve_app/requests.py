@@ -25,10 +25,10 @@ from typing import Any, TypeVar
 import pydantic
 from starlette.datastructures import Headers, QueryParams
 
-from runtime.core.ids import Offset, RunId, ThreadId
+from runtime.core.ids import LOCAL_OWNER, Offset, RunId, ThreadId
 from runtime.core.ops import Create
 from runtime.core.record import OnDisconnect
-from runtime.engine.admission import LOCAL_OWNER, Options, create_op, find_harness
+from runtime.engine.admission import Options, create_op, find_harness
 from runtime.errors import InputInvalid
 from runtime.ports import Harness
 from runtime.settings import Settings

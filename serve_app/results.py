@@ -18,6 +18,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from runtime.core.ids import thread_key
 from runtime.core.record import Launch
 from runtime.core.result import Form, ResultAsk, WorkspaceNotFound
 from runtime.errors import InputInvalid, OutlastError, TooMany
@@ -53,7 +54,7 @@ class RunResults:
         ask = ResultAsk(
             provider=spec.provider,
             key=head.sandbox_key,
-            thread_key=head.thread_id,
+            thread_key=thread_key(head.owner, head.thread_id),
             run_id=head.run_id,
             form=form,
             max_bytes=self._gateway.settings.workspace_max_bytes,

@@ -14,6 +14,7 @@ from runtime.errors import InputInvalid
 
 # 1 to 128 of these (design 9). 128 keeps every derived name below the 255 bytes that a file name may have.
 _ID = re.compile(r"[A-Za-z0-9._:~-]{1,128}")
+LOCAL_OWNER = "local"  # of everything, until tokens map to owners
 _OFFSET = re.compile(r"([0-9]{16})_([0-9]{16})")
 
 
@@ -91,3 +92,15 @@ START = Offset(0, 0)
 def shard_of(run_id: str, shards: int) -> int:
     """Return which of `shards` log shards serves a run: the same on every node and in every version (P12)."""
     return zlib.crc32(run_id.encode()) % shards
+
+
+def thread_key(owner: str, thread_id: str) -> str:
+    """Return what a thread's workspace and agent home are known by: other for each owner. Of LOCAL_OWNER it is the
+    thread's id alone, as it was before there were others; no id has a slash."""
+    return thread_id if owner == LOCAL_OWNER else f"{owner}/{thread_id}"
+
+
+def owner_and_thread(key: str) -> tuple[str, str]:
+    """Return whose thread `thread_key` made the key of, and its id."""
+    owner, slash, thread_id = key.rpartition("/")
+    return (owner, thread_id) if slash else (LOCAL_OWNER, key)

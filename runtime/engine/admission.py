@@ -19,9 +19,6 @@ from runtime.errors import InputInvalid
 from runtime.ports import Harness
 from runtime.settings import Settings
 
-# Issue 4 maps tokens to owners. Until then there is one, and it is part of every key already.
-LOCAL_OWNER = "local"
-
 
 class Options(Struct, frozen=True, kw_only=True):
     """What `forwardedProps` may say about the run itself; None means as the settings say."""

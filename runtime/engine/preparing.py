@@ -20,6 +20,7 @@ from functools import partial
 from typing import TypeVar
 
 from runtime.core import chunk
+from runtime.core.ids import thread_key
 from runtime.core.ops import Note
 from runtime.core.record import Head, Launch, RunSpec
 from runtime.core.workspace import WorkspaceSource, read_source
@@ -112,7 +113,7 @@ class Preparer:
             await self._tell(chunk.run_waiting("workspace"), chunk.RUN_WAITING)
 
     async def _create(self, key: str) -> Sandbox:
-        create = partial(self._provider.create, key, self._head.thread_id)
+        create = partial(self._provider.create, key, thread_key(self._head.owner, self._head.thread_id))
         source = self._source()
         if source is not None:
             create = partial(create, source)

@@ -109,6 +109,12 @@ class Engine:
                 made = api.create_container(image, **options)
             return str(made["Id"])
 
+    def volume_labels(self, label: str) -> list[dict[str, str]]:
+        """Return the labels of the volumes with this one (`name=value`)."""
+        with self.asking() as api:
+            found = api.volumes(filters={"label": label})
+        return [one["Labels"] or {} for one in found["Volumes"] or []]
+
     def has_image(self, image: str) -> bool:
         """Return whether the engine has the image."""
         return self._has(lambda api: api.inspect_image(image))

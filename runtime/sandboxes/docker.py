@@ -8,7 +8,9 @@
                 outlast-python-<digest>     our program and what runs it, read-only (`container_python.py`)
 
 A container has the *workspace's* name, so the engine itself gives a workspace to one sandbox at a time, whoever races
-(P18). Its labels say the rest: `outlast.deployment`, `outlast.key`, `outlast.run`, `outlast.thread`.
+(P18). Its labels say the rest: `outlast.deployment`, `outlast.key`, `outlast.run`, `outlast.thread`, `outlast.owner`.
+Volumes have them too, those of a thread without its runs'. So a journal whose container was removed, by a driver that
+then died, is still listed, and a destroy of its key removes it.
 
 The image is OUTLAST_DOCKER_IMAGE, any that the engine has or can pull; it needs a user's tools and nothing of ours:
 neither Python nor a user for the agent, which is 10001:10001. Its PATH is the agent's, its entrypoint is not run.
@@ -29,6 +31,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
+from runtime.core.ids import owner_and_thread
 from runtime.core.names import folder_name
 from runtime.core.result import WorkspaceGone
 from runtime.core.workspace import WorkspaceSource
@@ -160,9 +163,9 @@ class DockerProvider:
         self._engine.remove_volume(_volume("journal", key))
 
     def _keys(self) -> set[str]:
-        prefix = self._prefix()
-        found = self._engine.find(f"{LABEL}deployment={self._deployment}")
-        return {key for one in found if (key := one.labels.get(f"{LABEL}key", "")).startswith(prefix)}
+        prefix, ours = self._prefix(), f"{LABEL}deployment={self._deployment}"
+        labels = [*(one.labels for one in self._engine.find(ours)), *self._engine.volume_labels(ours)]
+        return {key for one in labels if (key := one.get(f"{LABEL}key", "")).startswith(prefix)}
 
     def _sandbox(self, key: str, container: Container) -> DockerSandbox:
         return DockerSandbox(self._engine, key, container.id, partial(self._wake, key))
@@ -177,15 +180,9 @@ class DockerProvider:
         volumes = self._volumes(key, thread_key)
         if not self._engine.has_volume(volumes.python):
             self._fill()  # one that is there and not whole is found by `_wake`
-        config = hardening.config(
-            {
-                f"{LABEL}deployment": self._deployment,
-                f"{LABEL}key": key,
-                f"{LABEL}run": key.rpartition("/")[2],
-                f"{LABEL}thread": folder_name(thread_key),
-            }
-        )
-        host = hardening.host(self._limits, volumes, int(self._engine.info()["NCPU"]))
+        labels = self._labels(key, thread_key)
+        config = hardening.config(labels)
+        host = hardening.host(self._limits, volumes, int(self._engine.info()["NCPU"]), labels)
         name = _container_name(thread_key, volumes.workspace)
         deadline = time.monotonic() + HELD_PATIENCE_S
         while True:
@@ -201,6 +198,16 @@ class DockerProvider:
                     "yet."
                 )
             time.sleep(HELD_LOOK_S)
+
+    def _labels(self, key: str, thread_key: str) -> dict[str, str]:
+        owner, thread_id = owner_and_thread(thread_key)
+        return {
+            f"{LABEL}deployment": self._deployment,
+            f"{LABEL}key": key,
+            f"{LABEL}run": key.rpartition("/")[2],
+            f"{LABEL}thread": folder_name(thread_id),
+            f"{LABEL}owner": folder_name(owner),
+        }
 
     def _volumes(self, key: str, thread_key: str) -> Volumes:
         return Volumes(

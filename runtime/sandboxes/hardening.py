@@ -16,6 +16,7 @@ from runtime.sandboxes.container_python import FOLDER, keeper, waiter
 
 WORKSPACE = "/workspace"
 CAPABILITIES = ["SETUID", "SETGID", "KILL"]
+OF_A_RUN = ("outlast.key", "outlast.run")
 NOBODYS_NETWORK = "none"
 READING_S = 3600
 READING_BYTES = 512 << 20
@@ -55,15 +56,17 @@ def config(labels: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def host(limits: Limits, volumes: Volumes, cpus: int) -> dict[str, Any]:
-    """Return what the host gives a container. `cpus` is how many there are: more than that an engine refuses."""
+def host(limits: Limits, volumes: Volumes, cpus: int, labels: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the host gives a container. `cpus` is how many there are: more than that an engine refuses. The
+    container's `labels` go on the volumes that are made with it, but for the run's on what outlives the run."""
+    lasting = {name: labels[name] for name in labels if name not in OF_A_RUN}
     return {
         "mounts": [
             _mount(volumes.python, FOLDER, read_only=True),
-            _mount(volumes.journal, JOURNAL_FOLDER),
-            _mount(volumes.workspace, WORKSPACE),
-            _mount(volumes.home, HOME),
-            _mount(volumes.baselines, BASELINES),
+            _mount(volumes.journal, JOURNAL_FOLDER, labels),
+            _mount(volumes.workspace, WORKSPACE, lasting),
+            _mount(volumes.home, HOME, lasting),
+            _mount(volumes.baselines, BASELINES, lasting),
         ],
         "init": True,
         "cap_drop": ["ALL"],
@@ -112,11 +115,13 @@ def reader(volumes: Volumes) -> dict[str, Any]:
     }
 
 
-def _mount(volume: str, target: str, *, read_only: bool = False) -> dict[str, Any]:
+def _mount(
+    volume: str, target: str, labels: Mapping[str, str] | None = None, *, read_only: bool = False
+) -> dict[str, Any]:
     return {
         "Type": "volume",
         "Source": volume,
         "Target": target,
         "ReadOnly": read_only,
-        "VolumeOptions": {"NoCopy": True, "Labels": {"outlast.volume": target}},
+        "VolumeOptions": {"NoCopy": True, "Labels": {"outlast.volume": target, **(labels or {})}},
     }

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from docker_engine import IMAGE, DockerEngine
 
+from runtime.core.ids import LOCAL_OWNER, thread_key
 from runtime.core.result import Form, ResultAsk, WorkspaceGone, WorkspaceTooLarge
 from runtime.sandboxes.docker import DockerProvider
 from runtime.sandboxes.docker_results import DockerResults
@@ -66,3 +67,27 @@ async def test_a_result_is_read_beside_the_agent_and_after_it(engine: DockerEngi
     with pytest.raises(WorkspaceTooLarge):
         await read(Form.ARCHIVE, max_bytes=4)
     assert [name for name in engine.containers() if "result" in name] == []
+
+
+async def test_volumes_say_whose_they_are_and_a_journal_without_its_container_is_found(engine: DockerEngine) -> None:
+    """As of a driver that died between the two, in the middle of a destroy."""
+    provider = DockerProvider("labels", IMAGE, Limits(memory_bytes=256 << 20, pids=64), engine.address)
+    one = await provider.create(provider.key("run-1"), thread_key(LOCAL_OWNER, "thread-9"))
+    two = await provider.create(provider.key("run-2"), thread_key("anna", "thread-9"))
+
+    def found(**labels: str) -> list[str]:
+        filters = {"label": [f"outlast.{name}={value}" for name, value in labels.items()]}
+        with engine.client() as client:
+            return sorted(one["Name"].split("-")[1] for one in client.volumes(filters=filters)["Volumes"] or [])
+
+    assert found(thread="thread-9", owner="anna") == ["baselines", "home", "journal", "workspace"]
+    assert found(run="run-1") == ["journal"]
+    with engine.client() as client:
+        (container,) = client.containers(all=True, filters={"label": f"outlast.key={one.key}"})
+        client.remove_container(container["Id"], force=True)
+    assert await provider.list() == sorted([one.key, two.key])
+    await provider.destroy(one.key)
+    assert await provider.list() == [two.key]
+    await provider.destroy(two.key)
+    assert found(deployment="labels", run="run-2") == []
+    assert found(deployment="labels") == ["baselines", "baselines", "home", "home", "workspace", "workspace"]

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runtime.core.ids import LOCAL_OWNER, owner_and_thread, thread_key
 from runtime.core.names import (
     MAX_NAME,
     Flaw,
@@ -182,3 +183,13 @@ def test_the_hash_of_a_long_name_is_over_the_whole_text() -> None:
     for left, right in itertools.pairwise([":" * 128 + str(n) for n in range(4)]):
         assert encode_name(left) != encode_name(right)
     assert encode_name(":" * 128).endswith(hashlib.sha256(b":" * 128).hexdigest()[:16])
+
+
+def test_a_threads_key_is_its_id_for_the_one_owner_of_before_and_other_for_each_owner_else() -> None:
+    assert thread_key(LOCAL_OWNER, "t-1") == "t-1"
+    keys = [thread_key(owner, thread) for owner in (LOCAL_OWNER, "a", "a/b", "b") for thread in ("t-1", "b", "a")]
+    assert len({folder_name(key) for key in keys}) == len(keys)
+    assert [owner_and_thread(key) for key in keys[3:9]] == [
+        (owner, thread) for owner in ("a", "a/b") for thread in ("t-1", "b", "a")
+    ]
+    assert owner_and_thread("t-1") == (LOCAL_OWNER, "t-1")
