@@ -132,6 +132,14 @@ class SandboxProvider(Protocol):
         """Return the keys of this deployment's sandboxes that exist."""
 
 
+@runtime_checkable
+class TellsMaking(Protocol):
+    """A SandboxProvider whose `create` may take long, and which says meanwhile how far it is."""
+
+    def making(self) -> Mapping[str, Any] | None:
+        """Return facts for people, JSON values; None if nothing is to be said now. Never blocks."""
+
+
 class FileChange(Struct, frozen=True, kw_only=True):
     """What became of one file. `type`: create, change or delete; `timestamp`: ms. `key` tells it from every other, and
     is the same for whoever sees the same."""

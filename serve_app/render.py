@@ -139,6 +139,10 @@ class TextShow:
         if name == chunk.RUN_WAITING and isinstance(value, dict):
             self.note(f"The agent starts once the thread's {brief(value.get('for'))} is free.")
             return
+        if name == chunk.IMAGE_PULL and isinstance(value, dict):
+            done, all_of_it = (int(value.get(what) or 0) >> 20 for what in ("bytesDone", "bytes"))
+            self.note(f"The image {brief(value.get('image'))} is pulled: {done} of {all_of_it} MiB.")
+            return
         if name == "process.stdout" and isinstance(value, dict):
             value = value.get("line")
         if name == "journal.line_skipped" and isinstance(value, dict):

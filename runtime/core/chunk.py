@@ -41,6 +41,7 @@ RUN_ERROR = "RUN_ERROR"
 TERMINAL_TYPES = frozenset({RUN_FINISHED, RUN_ERROR})
 RUN_ACCEPTED = "run.accepted"
 RUN_WAITING = "run.waiting"
+IMAGE_PULL = "image.pull"
 
 
 def encode(event: Event) -> bytes:

@@ -29,13 +29,14 @@ from runtime.engine.authority import Authority
 from runtime.engine.sessions import without_lost_session
 from runtime.engine.tools import Tools
 from runtime.errors import InputInvalid, LaunchFailed, SandboxLost, SandboxUnreachable, WorkspaceHeld
-from runtime.ports import Clock, Harness, LaunchSpec, Sandbox, SandboxProvider
+from runtime.ports import Clock, Harness, LaunchSpec, Sandbox, SandboxProvider, TellsMaking
 
 T = TypeVar("T")
 
 CREATE_DEADLINE_S = 60.0  # P21: a `create` that has not ended so long after its run is taken for failed
 CREATE_PATIENCE_S = 900.0  # an image of some gigabytes comes within it; one that does not is pulled beforehand
 UNREACHABLE_RETRY_S = 1.0
+TELL_S, TELL_LATER_S, TELL_LATER_AFTER_S = 1.0, 5.0, 30.0  # some 200 chunks at most
 
 
 class Preparer:
@@ -125,11 +126,31 @@ class Preparer:
     async def _created(self, creating: asyncio.Future[Sandbox]) -> Sandbox:
         """Return what a `create` made. Raises SandboxUnreachable while it is under way for too long."""
         self._unheard = True
-        ended, _ = await asyncio.wait((creating,), timeout=CREATE_PATIENCE_S)
+        if isinstance(self._provider, TellsMaking):
+            ended = await self._wait_telling(creating, self._provider)
+        else:
+            ended = bool((await asyncio.wait((creating,), timeout=CREATE_PATIENCE_S))[0])
         if not ended:
             raise SandboxUnreachable(f"The sandbox is still not made after {CREATE_PATIENCE_S:.0f} s.")
         self._unheard = False
         return creating.result()
+
+    async def _wait_telling(self, creating: asyncio.Future[Sandbox], provider: TellsMaking) -> bool:
+        """Wait for a `create` as for any, and say how far it is: what is new, at most every TELL_S, later TELL_LATER_S.
+
+        The key follows from what is said, so a successor does not say it again (P8)."""
+        clock = self._tools.clock
+        begun, said = clock.monotonic(), None
+        while (waited := clock.monotonic() - begun) < CREATE_PATIENCE_S:
+            pause = TELL_S if waited < TELL_LATER_AFTER_S else TELL_LATER_S
+            if (await asyncio.wait((creating,), timeout=min(pause, CREATE_PATIENCE_S - waited)))[0]:
+                return True
+            facts = provider.making()
+            if facts is not None and facts != said:
+                said = facts
+                told = chunk.custom(chunk.IMAGE_PULL, dict(facts))
+                await self._tell(told, f"{chunk.IMAGE_PULL}:{chunk.digest(told)[:16]}")
+        return creating.done()
 
     def _source(self) -> WorkspaceSource | None:
         """Return what the workspace begins with, if it is made now. Raises LaunchFailed."""

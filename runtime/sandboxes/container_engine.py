@@ -23,6 +23,7 @@ from typing import Any
 
 from runtime.core.record import Struct
 from runtime.errors import LaunchFailed, NoRoom, OutlastError, SandboxUnreachable
+from runtime.sandboxes.image_pull import ImagePull
 
 FIRST_S = 2.0  # the first answer is waited for where a loop may stand still meanwhile (`SandboxProvider.key`)
 API_S = 60.0
@@ -59,6 +60,7 @@ class Engine:
     def __init__(self, address: str) -> None:
         self.address = address
         self.absent = False  # nobody listens there, to us: not only slow
+        self.pull: ImagePull | None = None  # under way
         self._api: Any = None
         self._info: dict[str, Any] = {}
         self._failure: tuple[float, OutlastError] | None = None
@@ -136,14 +138,18 @@ class Engine:
     def _pull(self, api: Any, image: str) -> None:
         """Pull an image, for as long as that moves. Raises LaunchFailed, SandboxUnreachable."""
         said = ""
+        pull = self.pull = ImagePull(image)
         try:
             for event in _pulled(api, image):
+                pull.note(event)
                 said = str(event.get("error") or event.get("status") or said)
             api.inspect_image(image)
         except self._errors.NotFound:
             raise LaunchFailed(_no_image(image, said)) from None
         except self._errors.APIError as error:
             raise LaunchFailed(_no_image(image, error.explanation or str(error))) from error
+        finally:
+            self.pull = None
 
     def start(self, container: str) -> None:
         """Start a container; one that runs stays as it is."""

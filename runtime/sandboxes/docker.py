@@ -27,7 +27,7 @@ import platform
 import secrets
 import tarfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -87,6 +87,11 @@ class DockerProvider:
             return await _blocking(self._create, key, thread_key)
         except NoRoom as error:  # nothing was launched yet
             raise LaunchFailed(error.message) from error
+
+    def making(self) -> Mapping[str, Any] | None:
+        """Return how far the pull of the image is, if one is under way."""
+        pull = self._engine.pull
+        return None if pull is None else pull.facts()
 
     async def resume(self, key: str) -> DockerSandbox | None:
         """Return the sandbox, or None: its own engine, asked anew who it is, has no such container (P17)."""

@@ -52,6 +52,7 @@ for i in $(seq 100); do echo $i > b$i; done; echo whole; read go < gate
 """
 
 
+@pytest.mark.timeout(240)  # each of 200 is a commit of its own, and the machine may be busy
 def test_a_takeover_in_the_middle_of_200_written_files_tells_each_of_them_once(instance: Instance) -> None:
     """However many live chunks lie between two of the journal's, the replay meets those."""
     run = unique("files")

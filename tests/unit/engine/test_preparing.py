@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -13,6 +15,7 @@ from runtime.core import chunk
 from runtime.core.launch import AgentExit, ExitKind
 from runtime.core.ops import Note, RequestCancel
 from runtime.core.record import CancelReason, ClaimReason, Launch, Status
+from runtime.core.workspace import WorkspaceSource
 from runtime.engine.preparing import reaching
 from runtime.errors import SandboxUnreachable
 from runtime.ports import LaunchSpec
@@ -284,3 +287,33 @@ def test_a_workspace_that_the_provider_cannot_fill_is_no_empty_one() -> None:
         assert not stage.world.boxes
 
     play(1, acts())
+
+
+def test_what_takes_long_to_make_is_told_of_and_nothing_twice() -> None:
+    """As an image that is pulled: each new word once a second."""
+
+    class Pulling(SimProvider):
+        begun = 0.0
+
+        def making(self) -> Mapping[str, Any] | None:
+            return {"image": "i", "bytesDone": min(3, int(asyncio.get_running_loop().time() - self.begun) // 2)}
+
+        async def create(self, key: str, thread_key: str, source: WorkspaceSource | None = None) -> Any:
+            self.begun = asyncio.get_running_loop().time()
+            await elapse(10.5)
+            return await super().create(key, thread_key, source)
+
+    async def run() -> list[bytes]:
+        stage = Stage(SCRIPT)
+        shard = await stage.open()
+        await shard.submit(create())
+        driver = stage.driver(shard)
+        cast("dict[str, Any]", driver._tools.providers)["sim"] = Pulling(stage.world, "driver")
+        await driver.drive(0, ClaimReason.START)
+        assert stage.head().status is Status.COMPLETED
+        return stage.log()
+
+    told = [
+        event["value"] for event in map(chunk.decode_chunk, play(1, run())) if event.get("name") == chunk.IMAGE_PULL
+    ]
+    assert told == [{"image": "i", "bytesDone": done} for done in (0, 1, 2, 3)]
