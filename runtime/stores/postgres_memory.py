@@ -30,6 +30,11 @@ class Stored:
         self._data = data
         self._head = head
 
+    @property
+    def looked_at(self) -> Head | None:
+        """Return the head if it was decoded; None for one that nobody looked at, or that is damaged."""
+        return self._head
+
     def head(self) -> Head:
         """Return the head. Raises StoreRefused if it is damaged."""
         if self._head is None:

@@ -184,8 +184,8 @@ class PostgresView:
     def known(self, shard: int) -> Iterable[Head]:
         """Return the records of this shard's runs that are stored once the group is: those that it rests on, too."""
         for run_id, row in self.seen.items():
-            if row is not None and row.shard == shard and run_id not in self.written:
-                yield row.head()
+            if row is not None and row.shard == shard and run_id not in self.written and row.looked_at is not None:
+                yield row.looked_at
         for run_id, head in self.written.items():
             seen = self.seen.get(run_id)
             if seen is None or seen.shard == shard:
