@@ -277,5 +277,8 @@ class KeepsSessions(Protocol):
         """Return where the session that `input` names is kept; None if it names none, or `env` has the agent keep its
         sessions elsewhere."""
 
+    def with_session(self, input: Mapping[str, Any], session: str) -> dict[str, Any]:
+        """Return `input`, which names none, as it would be if it named this one."""
+
     def without_session(self, input: Mapping[str, Any]) -> dict[str, Any]:
         """Return `input` as it would be if it named none."""

@@ -26,7 +26,7 @@ from runtime.core.record import Head, Launch, RunSpec
 from runtime.core.workspace import WorkspaceSource, read_source
 from runtime.engine import host_calls
 from runtime.engine.authority import Authority
-from runtime.engine.sessions import without_lost_session
+from runtime.engine.sessions import going_on
 from runtime.engine.tools import Tools
 from runtime.errors import InputInvalid, LaunchFailed, SandboxLost, SandboxUnreachable, WorkspaceHeld
 from runtime.ports import Clock, Harness, LaunchSpec, Sandbox, SandboxProvider, TellsMaking
@@ -167,13 +167,13 @@ class Preparer:
         await sandbox.launch(spec)
 
     async def _launch_spec(self, sandbox: Sandbox) -> LaunchSpec:
-        history = await self._tools.history(self._head)
+        past = await self._tools.history(self._head)
         env = dict(self._tools.agent_env)
         if sandbox.home is not None:
             env["HOME"] = sandbox.home
         try:
-            spec = await self._reaching(lambda: without_lost_session(self._harness, sandbox, self._spec, env))
-            launch = self._harness.launch(self._head.run_id, spec, env, sandbox.workspace, history)
+            spec = await self._reaching(lambda: going_on(self._harness, sandbox, self._spec, env, past))
+            launch = self._harness.launch(self._head.run_id, spec, env, sandbox.workspace, past.messages)
             lent, provider = self._tools.lent, self._provider
             offer = partial(host_calls.offer, lent, spec.input, provider, sandbox, self._harness, launch)
             return await self._reaching(offer)

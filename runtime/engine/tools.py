@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from runtime.core.record import Head
 from runtime.engine.checkpointing import Pace
 from runtime.engine.host_calls import NO_TOOLS, Lent
 from runtime.ports import Clock, Harness, LogPort, SandboxProvider
 
-# Returns the thread's earlier messages (AG-UI), oldest first, without those of the run itself.
-History = Callable[[Head], Awaitable[Sequence[Mapping[str, Any]]]]
+
+class Past(NamedTuple):
+    """What a run's thread was before it: `messages` (AG-UI), oldest first; the `session` that the last run of the same
+    harness has left, if no other came after it; and what the run `asked` that this one answers (P23)."""
+
+    messages: Sequence[Mapping[str, Any]] = ()
+    session: str | None = None
+    asked: Sequence[Mapping[str, Any]] = ()
+
+
+History = Callable[[Head], Awaitable[Past]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ EXECUTABLE = "claude"
 LOCAL_PROVIDER = "local"
 PERMISSION_MODES = ("acceptEdits", "bypassPermissions", "default", "dontAsk", "plan")
 MAX_TURNS = 10_000
+ASK = "askPermission"  # the option: what the agent is refused is asked of the user (P23)
 
 # A first character that is no "-": none of these can be taken for a flag.
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@\[\]-]{0,127}")
@@ -46,7 +47,7 @@ class ClaudeCodeHarness:
         props = options.forwarded(input)
         _argv(input, props, isolated=False)
         options.check_env(props)
-        prompt.last_user_text(input)
+        prompt.said_now(input)
 
     def launch(
         self,
@@ -61,7 +62,7 @@ class ClaudeCodeHarness:
         props = options.forwarded(spec.input)
         isolated = spec.provider != LOCAL_PROVIDER
         resumes = _session(props) is not None
-        said = prompt.last_user_text(spec.input) if resumes else prompt.flattened(spec.input, history)
+        said = prompt.said_now(spec.input) if resumes else prompt.flattened(spec.input, history)
         return LaunchSpec(
             argv=_argv(spec.input, props, isolated=isolated),
             env=_environment(env, isolated=isolated),
@@ -81,7 +82,8 @@ class ClaudeCodeHarness:
 
     def translator(self, run_id: str, spec: RunSpec) -> Translator:
         """Return a fresh translator."""
-        return ClaudeTranslator(run_id, str(spec.input.get("threadId", "")))
+        asks = options.flag(options.forwarded(spec.input), ASK)
+        return ClaudeTranslator(run_id, str(spec.input.get("threadId", "")), asks=asks)
 
     def session_file(self, input: Mapping[str, Any], env: Mapping[str, str]) -> SessionFile | None:
         """Return where in the agent's HOME the session lies that the input names."""
@@ -89,6 +91,10 @@ class ClaudeCodeHarness:
         if session is None or "CLAUDE_CONFIG_DIR" in env:
             return None
         return SessionFile(".claude/projects", f"{session}.jsonl")
+
+    def with_session(self, input: Mapping[str, Any], session: str) -> dict[str, Any]:
+        """Return the input with a session."""
+        return options.with_session(input, session)
 
     def without_session(self, input: Mapping[str, Any]) -> dict[str, Any]:
         """Return the input without the session."""
@@ -106,17 +112,36 @@ def _argv(input: Mapping[str, Any], props: Mapping[str, Any], *, isolated: bool)
     argv.append("--include-partial-messages")
     if session is not None:
         argv += ["--resume", session]
-    argv += ["--permission-mode", mode or ("bypassPermissions" if isolated else "acceptEdits")]
+    free = "bypassPermissions" if isolated and not options.flag(props, ASK) else "acceptEdits"
+    argv += ["--permission-mode", mode or free]
     if turns is not None:
         argv += ["--max-turns", str(turns)]
     for name, flag in (("allowedTools", "--allowedTools"), ("disallowedTools", "--disallowedTools")):
         tools = options.texts(props, name, _TOOL, 'tool names such as "Read" or "Bash(git log *)"')
+        if name == "allowedTools":
+            tools = (*tools, *(rule for rule in _granted(input) if rule not in tools))
         if tools:
             argv += [flag, _argument(name, ",".join(tools))]
     system = prompt.system_text(input)
     if system:
         argv += ["--append-system-prompt", _system_argument(system)]
     return tuple(argv)
+
+
+def _granted(input: Mapping[str, Any]) -> list[str]:
+    """Return rules for what the user has just granted: of a command, that one; else the tool, for this run."""
+    rules = []
+    for answer in input.get("resume") or ():
+        asked = answer.get("interrupt") if isinstance(answer, Mapping) else None
+        facts = asked.get("metadata") if isinstance(asked, Mapping) else None
+        if not isinstance(facts, Mapping) or not prompt.is_granted(answer):
+            continue
+        tool, given = facts.get("toolName"), facts.get("input")
+        command = given.get("command") if isinstance(given, Mapping) else None
+        rule = f"{tool}({command})" if isinstance(command, str) else tool
+        if isinstance(rule, str) and _TOOL.fullmatch(rule):
+            rules.append(rule)
+    return rules
 
 
 def _session(props: Mapping[str, Any]) -> str | None:

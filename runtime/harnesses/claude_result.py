@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from runtime.core import chunk
@@ -18,6 +19,8 @@ from runtime.harnesses.endings import Said
 
 # The CLI exits with 1 when it stops at --max-turns; that is its way to say so and no failure of its own.
 _MAX_TURNS_EXITS = frozenset({0, 1})
+# What says best what a tool would do, in this order.
+_TELLING = ("command", "file_path", "notebook_path", "path", "url", "query", "pattern")
 
 
 def read_result(
@@ -49,6 +52,28 @@ def read_result(
         **shared,
     }
     return Said(event, Status.FAILED, line, source, error, stored)
+
+
+def asking(said: Said) -> Said:
+    """Return a success in which the agent was refused something as the question whether it may (P23)."""
+    denials = said.printed.get("permission_denials")
+    asked = [question for each in denials if (question := _question(each))] if isinstance(denials, list) else []
+    if said.status is not Status.COMPLETED or not asked:
+        return said
+    event = {**said.event, "outcome": {"type": "interrupt", "interrupts": asked}}
+    return replace(said, event=event, status=Status.INTERRUPTED)
+
+
+def _question(denial: Any) -> dict[str, Any] | None:
+    tool, call = (denial.get("tool_name"), denial.get("tool_use_id")) if isinstance(denial, dict) else (None, None)
+    if not isinstance(tool, str) or not isinstance(call, str):
+        return None
+    given = denial.get("tool_input")
+    facts = given if isinstance(given, dict) else {}
+    what = next((facts[name] for name in _TELLING if isinstance(facts.get(name), str)), "")
+    message = f"May the agent use {tool}: {what[:500]}?" if what else f"May the agent use {tool}?"
+    told = {"toolName": tool, "input": given}
+    return {"id": call, "reason": "tool_call", "message": message, "toolCallId": call, "metadata": told}
 
 
 def _finish_reason(line: dict[str, Any]) -> str | None:

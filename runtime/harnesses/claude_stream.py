@@ -26,7 +26,7 @@ from runtime.core.aside import put_aside, take_up
 from runtime.core.launch import AgentExit
 from runtime.harnesses.blocks import CONTENT_HEAD, TEXT, THINKING, Blocks
 from runtime.harnesses.claude_line import HOT_LINE, decode_hot, encode_text
-from runtime.harnesses.claude_result import read_result
+from runtime.harnesses.claude_result import asking, read_result
 from runtime.harnesses.endings import Said, conclude
 from runtime.harnesses.json_line import parse
 from runtime.ports import Ending
@@ -42,7 +42,9 @@ _QUIET_EVENTS = frozenset({"message_delta", "message_stop", "ping"})
 class ClaudeTranslator:
     """One run's lines to chunks."""
 
-    def __init__(self, run_id: str, thread_id: str) -> None:
+    def __init__(self, run_id: str, thread_id: str, *, asks: bool = False) -> None:
+        """`asks`: what the agent was refused becomes the run's question."""
+        self._asks = asks
         self._run_id = run_id
         self._thread_id = thread_id
         self._blocks = Blocks(run_id)
@@ -94,7 +96,8 @@ class ClaudeTranslator:
         out: list[bytes] = []
         self._begin(out)
         self._blocks.interrupt(self._unresolved, out)
-        return conclude(self._run_id, self._said, exit, stderr, tuple(out))
+        said = asking(self._said) if self._asks and self._said is not None else self._said
+        return conclude(self._run_id, said, exit, stderr, tuple(out))
 
     def state(self) -> bytes:
         """Return what the lines so far have left behind; a result as the line that said it."""

@@ -59,7 +59,7 @@ class CodexHarness:
         props = options.forwarded(input)
         _argv(props, {}, "/", isolated=False)
         options.check_env(props)
-        prompt.last_user_text(input)
+        prompt.said_now(input)
 
     def launch(
         self,
@@ -73,7 +73,7 @@ class CodexHarness:
         conversation before it. Raises InputInvalid as `validate` does."""
         props = options.forwarded(spec.input)
         resumes = _session(props) is not None
-        said = prompt.last_user_text(spec.input) if resumes else prompt.flattened(spec.input, history)
+        said = prompt.said_now(spec.input) if resumes else prompt.flattened(spec.input, history)
         system = prompt.system_text(spec.input)
         return LaunchSpec(
             argv=_argv(props, env, workspace, isolated=spec.provider != LOCAL_PROVIDER),
@@ -108,6 +108,10 @@ class CodexHarness:
         if session is None or "CODEX_HOME" in env:
             return None
         return SessionFile(".codex/sessions", f"*{session.lower()}.jsonl")  # the CLI takes either case, and writes this
+
+    def with_session(self, input: Mapping[str, Any], session: str) -> dict[str, Any]:
+        """Return the input with a session."""
+        return options.with_session(input, session)
 
     def without_session(self, input: Mapping[str, Any]) -> dict[str, Any]:
         """Return the input without the session."""

@@ -94,6 +94,11 @@ def session(props: Mapping[str, Any], pattern: re.Pattern[str], event: str) -> s
     return named or resumed
 
 
+def with_session(input: Mapping[str, Any], session: str) -> dict[str, Any]:
+    """Return a request that names a session, and is the same but for that."""
+    return {**input, "forwardedProps": {**forwarded(input), "sessionId": session}}
+
+
 def without_session(input: Mapping[str, Any]) -> dict[str, Any]:
     """Return a request that names no session, and is the same but for that."""
     props = {key: value for key, value in forwarded(input).items() if key not in ("sessionId", "resume")}

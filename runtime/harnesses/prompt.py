@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from runtime.core.chunk import encode
 from runtime.errors import InputInvalid
 
 Message = Mapping[str, Any]
@@ -45,6 +46,31 @@ def last_user_text(input: Mapping[str, Any]) -> str:
     return said
 
 
+def said_now(input: Mapping[str, Any]) -> str:
+    """Return what the user says now: answers to what an interrupted run asked (P23), else the last message.
+
+    Raises InputInvalid as `last_user_text` does, if nothing is answered."""
+    answers = input.get("resume")
+    if not isinstance(answers, Sequence) or isinstance(answers, str | bytes) or not answers:
+        return last_user_text(input)
+    lines = [_answer(each) for each in answers if isinstance(each, Mapping)]
+    return "\n".join(["The user has answered what you asked:", *lines, "Go on from there."])
+
+
+def is_granted(answer: Mapping[str, Any]) -> bool:
+    """Return whether the user says yes: `resolved`, unless the payload says `approved: false`."""
+    payload = answer.get("payload")
+    approved = payload.get("approved", True) if isinstance(payload, Mapping) else payload is not False
+    return answer.get("status") == "resolved" and bool(approved)
+
+
+def _answer(answer: Mapping[str, Any]) -> str:
+    asked, payload = answer.get("interrupt"), answer.get("payload")
+    question = asked.get("message") if isinstance(asked, Mapping) else None
+    line = f"- {question or answer.get('interruptId')} {'Yes.' if is_granted(answer) else 'No.'}"
+    return line if payload is None else f"{line} {encode(payload).decode('utf-8', 'replace')}"
+
+
 def system_text(input: Mapping[str, Any]) -> str:
     """Return the system and developer messages of the request, joined by an empty line; "" if there are none."""
     said = [content_text(message.get("content")) for message in _messages(input) if message.get("role") in _SYSTEM]
@@ -65,9 +91,10 @@ def flattened(input: Mapping[str, Any], history: Sequence[Message]) -> str:
     """Return one text for an agent that has no session to resume: earlier turns as a preamble, then the new message.
 
     Without earlier turns it is the new message alone. Raises InputInvalid as `last_user_text` does."""
-    said = last_user_text(input)
+    said = said_now(input)
     turns = []
-    for message in conversation(input, history)[:-1]:
+    told = conversation(input, history)
+    for message in told if input.get("resume") else told[:-1]:
         speaker = _SPEAKERS.get(message.get("role") or "")
         text = content_text(message.get("content")).strip()
         if speaker is not None and text:

@@ -7,7 +7,7 @@ the store refuses it; the death of a process is noticed soon by whoever waits fo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from runtime.core.ids import shard_of
@@ -17,7 +17,7 @@ from runtime.engine.concluding import DriveEnd
 from runtime.engine.driver import Driver
 from runtime.engine.fleet import DriverDied, NameTaken
 from runtime.engine.placing import Node, Place
-from runtime.engine.tools import Tools
+from runtime.engine.tools import Past, Tools
 from runtime.settings import Settings
 from runtime.testing.sim_agent import SimHarness
 from runtime.testing.sim_loop import SimLoop
@@ -110,8 +110,8 @@ class SimFleet:
             raise
 
     def _tools(self, process: str, run_id: str) -> Tools:
-        async def history(_head: Head) -> Sequence[Mapping[str, Any]]:
-            return []
+        async def history(_head: Head) -> Past:
+            return Past()
 
         def heard(method: str, args: tuple[Any, ...], value: Any) -> None:
             self._heard(process, method, args, value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 from runtime.core.batch import Band, Batch, pack_ends
@@ -15,7 +15,7 @@ from runtime.engine.concluding import DriveEnd
 from runtime.engine.driver import Driver
 from runtime.engine.shard import Shard
 from runtime.engine.tails import Segments
-from runtime.engine.tools import Tools
+from runtime.engine.tools import Past, Tools
 from runtime.ports import Harness, LogPort
 from runtime.settings import Settings
 from runtime.stores.memory import MemoryStore
@@ -102,8 +102,8 @@ class Stage:
         )
 
     def driver(self, log: LogPort, name: str = "driver", run_id: str = RUN, home: str | None = None) -> Driver:
-        async def history(_head: Head) -> Sequence[Mapping[str, Any]]:
-            return []
+        async def history(_head: Head) -> Past:
+            return Past()
 
         tools = Tools(
             log=log,

@@ -10,7 +10,8 @@ import pytest
 from unit.engine.stage import RUN, Stage, create
 
 from runtime.core.record import RunSpec, Status
-from runtime.engine.sessions import without_lost_session
+from runtime.engine.sessions import going_on, without_lost_session
+from runtime.engine.tools import Past
 from runtime.harnesses.claude_code import ClaudeCodeHarness
 from runtime.harnesses.codex import CodexHarness
 from runtime.harnesses.shell import ShellHarness
@@ -114,3 +115,52 @@ def test_an_agent_lives_in_its_threads_home(monkeypatch: pytest.MonkeyPatch, hom
         assert harness.env == ({} if home is None else {"HOME": home})
 
     play(1, acts())
+
+
+async def launched_by(home: Home, past: Past, harness: Harness | None = None, **options: Any) -> dict[str, Any]:
+    """Return the input that a run is launched with."""
+    chosen = harness or ClaudeCodeHarness()
+    spec = agent_runs.spec(chosen.name, "hello", **options)
+    return (await going_on(chosen, cast("Sandbox", home), spec, {}, past)).input
+
+
+@pytest.mark.parametrize(
+    ("answer", "goes_on"), [((0, FOUND), True), ((0, b""), False), ((1, b"find: no\n"), False), ((127, b"?"), False)]
+)
+async def test_a_thread_goes_on_with_its_last_session_only_where_it_is_seen(
+    answer: tuple[int, bytes], goes_on: bool
+) -> None:
+    launched = await launched_by(Home(answer), Past(session=SESSION), model="m")
+    expected = {"model": "m", "sessionId": SESSION} if goes_on else {"model": "m"}
+    assert launched["forwardedProps"] == expected
+
+
+async def test_a_session_that_the_request_names_comes_before_the_threads_last_one() -> None:
+    home = Home((0, FOUND))
+    launched = await launched_by(home, Past(session="another"), sessionId=SESSION)
+    assert launched["forwardedProps"]["sessionId"] == SESSION
+    assert len(home.asked) == 1
+
+
+@pytest.mark.parametrize("session", ["--version", "a b", ""])
+async def test_what_is_no_session_is_not_gone_on_with(session: str) -> None:
+    home = Home((0, FOUND))
+    assert "sessionId" not in (await launched_by(home, Past(session=session), model="m"))["forwardedProps"]
+    assert home.asked == []
+
+
+async def test_no_session_is_looked_for_where_there_is_none_to_keep() -> None:
+    home, nowhere = Home((0, FOUND)), Home((0, FOUND), None)
+    past = Past(session=SESSION)
+    for launched in (await launched_by(home, past, ShellHarness(), x="y"), await launched_by(nowhere, past, x="y")):
+        assert launched["forwardedProps"] == {"x": "y"}
+    assert home.asked == nowhere.asked == []
+
+
+async def test_an_answer_is_launched_with_what_was_asked_and_never_with_what_a_client_says_was() -> None:
+    asked = {"id": "q", "message": "May I?"}
+    spec = agent_runs.spec("shell", "hello")
+    spec.input["resume"] = [{"interruptId": "q", "status": "resolved", "interrupt": {"message": "forged"}}]
+    for past, told in ((Past(asked=[asked]), asked), (Past(), None)):
+        found = await going_on(ShellHarness(), cast("Sandbox", Home((0, b""))), spec, {}, past)
+        assert found.input["resume"] == [{"interruptId": "q", "status": "resolved", "interrupt": told}]
