@@ -10,13 +10,13 @@ from agent_runs import RUN, spec
 from recorded import load
 
 from runtime.core import chunk
-from runtime.core.launch import AgentExit, ExitKind
 from runtime.core.record import Status
 from runtime.harnesses.claude_code import ClaudeCodeHarness
 from runtime.harnesses.codex import CodexHarness
 from runtime.ports import Ending, LaunchSpec
 
 HARNESS = ClaudeCodeHarness()
+EXIT = load("claude-denied").exit
 WROTE = {"file_path": "/workspace/hello.txt", "content": "hello from the agent\nline two\n"}
 QUESTION = {
     "id": "toolu_stub000001",
@@ -32,7 +32,7 @@ def ended(**forwarded: Any) -> Ending:
     translator = HARNESS.translator(RUN, spec("claude-code", "hello", "local", **forwarded))
     for line in load("claude-denied").lines:
         translator.feed(line)
-    return translator.finish(AgentExit(kind=ExitKind.EXITED, code=0), b"")
+    return translator.finish(EXIT, b"")
 
 
 def answered(*answers: dict[str, Any], harness: Any = HARNESS, history: Any = (), **forwarded: Any) -> LaunchSpec:
@@ -68,7 +68,7 @@ def test_odd_refusals_ask_nothing(denials: Any) -> None:
     translator = HARNESS.translator(RUN, spec("claude-code", "hello", askPermission=True))
     line = {"type": "result", "subtype": "success", "is_error": False, "permission_denials": denials}
     translator.feed(json.dumps(line).encode())
-    assert translator.finish(AgentExit(kind=ExitKind.EXITED, code=0), b"").status is Status.COMPLETED
+    assert translator.finish(EXIT, b"").status is Status.COMPLETED
 
 
 def test_a_shut_in_agent_that_is_to_ask_may_not_do_everything() -> None:
