@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import docker_engine
+import host_functions
 import pytest
 from agent_image import import_agents
 from docker_engine import DockerEngine
@@ -75,6 +76,8 @@ def docked(
         "OUTLAST_DOCKER_NETWORK": LIMITS.network,
         "OUTLAST_DOCKER_MEMORY_BYTES": str(LIMITS.memory_bytes),
         "OUTLAST_AGENT_ENV": allowed(env),
+        "OUTLAST_TOOLS": host_functions.SETTING,
+        host_functions.FOLDER: str(tmp_path_factory.mktemp("tools")),
     }
     host = {name: value for name, value in env.items() if name not in ("PATH", "HOME")}
     served = Instance(tmp_path_factory.mktemp("docked"), {**host, **settings})
@@ -127,6 +130,24 @@ def test_a_takeover_of_a_container_in_the_middle_changes_no_byte(
     journal = (tmp_path / "journal").read_bytes()
     assert (band, end) == undisturbed(agent.harness, spec, run, journal, record["exitCode"])
     assert CREDENTIAL.encode() not in journal + b"".join(band) + end
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("agent", AGENTS, ids=lambda agent: agent.name)
+def test_the_tools_of_an_agent_in_a_container_go_on_after_a_takeover(docked: Instance, run: str, agent: Agent) -> None:
+    tools = Path(docked.env[host_functions.FOLDER])
+    once, again = tools / f"{run}-once", tools / f"{run}-again"
+    with Watch(docked, run, tag("lend", run), harness=agent.name) as watched:
+        wait_until(once.exists, "the call that stays within", WITHIN_S)
+        kill(docked.driver(run))
+        wait_until(again.exists, "the next one, under the next driver", WITHIN_S)
+        again.with_name(f"{again.name}.open").touch()
+        watched.until_end(WITHIN_S)
+    once.with_name(f"{once.name}.open").touch()
+    assert docked.ended(run, WITHIN_S)["status"] == "completed"
+    said = [event["content"] for event in watched.events if event["type"] == "TOOL_CALL_RESULT"]
+    assert (said[0], "was interrupted" in said[1], said[2]) == ('{"sum":42}', True, f"{run}-again was opened"), said
+    assert (len(once.read_text().split()), len(again.read_text().split())) == (1, 1)
 
 
 @pytest.mark.long

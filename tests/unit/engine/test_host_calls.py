@@ -17,6 +17,7 @@ from unit.engine.stage import RUN, Stage, claim, create
 from waiting import until
 
 from runtime.core import chunk
+from runtime.core.batch import Batch
 from runtime.core.ops import Claimed
 from runtime.engine.appending import Appender, Progress
 from runtime.engine.authority import Authority
@@ -252,6 +253,44 @@ async def test_a_stored_result_is_given_to_whoever_calls_again_by_that_id(scene:
         await scene.spool.answered()
     assert scene.spool.said() == ("waited", False)
     assert scene.called == [CALL]
+
+
+class Overtaken:
+    """A shard that is asked for a stored chunk: before the answer an hour has passed, and a successor has claimed."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self.late_s = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._shard, name)
+
+    def wall_ms(self) -> int:
+        return SystemClock().wall_ms()
+
+    def monotonic(self) -> float:
+        return SystemClock().monotonic() + self.late_s
+
+    async def batches(self, run_id: str, after: int) -> list[Batch]:
+        found = await self._shard.batches(run_id, after)
+        await claimed_by(self._shard, 1)
+        self.late_s = 3600.0
+        return found
+
+
+async def test_a_driver_that_slept_after_it_began_a_call_does_not_make_it(scene: Scene) -> None:
+    scene.spool.put("wait")
+    scene.go.set()
+    claimed = await claimed_by(scene.shard, 0)
+    overtaken = Overtaken(scene.shard)
+    lent = Lent({"wait": HostTool("wait", scene.wait)}, 50.0)
+    sleeper = asyncio.create_task(serve(cast("Shard", overtaken), overtaken, claimed, lent, scene.spool))
+    await until(lambda: overtaken.late_s > 0, "the first driver to begin the call")
+    async with scene.served(scene.wait, expected=1):
+        await scene.spool.answered()
+    sleeper.cancel()
+    await asyncio.gather(sleeper, return_exceptions=True)
+    assert (scene.spool.said(), scene.called) == ((INTERRUPTED, True), [])
 
 
 async def test_an_answer_waits_for_a_sandbox_that_is_away(scene: Scene) -> None:
