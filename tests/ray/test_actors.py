@@ -50,7 +50,7 @@ LOADED = {
         "tool_server"
     ),
 }
-ENGINE_AND_CORE = 52  # modules at most; 49 on the day this was written, all small
+ENGINE_AND_CORE = 56  # modules at most; 54 when this was last raised, for transcripts, all small
 
 
 def test_a_run_actor_and_its_calls_are_never_repeated_by_ray() -> None:
