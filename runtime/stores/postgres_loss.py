@@ -37,9 +37,8 @@ _HISTORY: Final = """CASE WHEN pg_is_in_recovery() THEN NULL ELSE
 READ_HISTORY: Final = f"""SELECT m.generation, m.history, {_HISTORY},
     (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
     (SELECT epoch FROM outlast.shard WHERE shard = %s),
-    (SELECT count(*) FROM unnest(%s::text[], %s::bigint[], %s::boolean[]) AS known(run_id, version, ended)
-        LEFT JOIN outlast.run AS r USING (run_id)
-        WHERE CASE WHEN r.run_id IS NULL THEN NOT known.ended ELSE r.version < known.version END)
+    (SELECT count(*) FROM unnest(%s::text[], %s::bigint[]) AS known(run_id, version)
+        LEFT JOIN outlast.run AS r USING (run_id) WHERE coalesce(r.version, -1) < known.version)
     FROM outlast.meta AS m"""
 # Set-up: where a new store, or one of an older schema, is.
 NOTE_HISTORY: Final = f"UPDATE outlast.meta SET history = coalesce({_HISTORY}, '') WHERE history = ''"
@@ -79,7 +78,7 @@ RAISE: Final = """SELECT outlast.raise_generation(%(seen_generation)s::bigint, %
 
 class Witness:
     """What a process knows to be stored, as of `generation`: that shard `shard` had come to `epoch`, and runs of it to
-    certain versions. One that had ended may have been removed since.
+    certain versions. No record is ever removed.
 
     Any number of OS threads may ask it, and tell it, at once."""
 
@@ -87,19 +86,18 @@ class Witness:
         self.generation = generation
         self.shard = shard
         self.epoch = epoch
-        self._runs: dict[str, tuple[int, bool]] = {}  # version, whether it has ended; touched last comes last
+        self._runs: dict[str, int] = {}  # touched last comes last
 
     def know(self, head: Head) -> None:
         """Take note of a record that was read, or whose write was answered."""
-        version, ended = self._runs.pop(head.run_id, (-1, False))
-        self._runs[head.run_id] = max((head.version, head.status.terminal), (version, ended))
+        self._runs[head.run_id] = max(head.version, self._runs.pop(head.run_id, -1))
         if len(self._runs) > MAX_KNOWN:
             self._runs.pop(next(iter(dict(self._runs))), None)
 
-    def values(self) -> tuple[int, list[str], list[int], list[bool]]:
+    def values(self) -> tuple[int, list[str], list[int]]:
         """Return the values for READ_HISTORY."""
         known = dict(self._runs)
-        return self.shard, list(known), [version for version, _ in known.values()], [gone for _, gone in known.values()]
+        return self.shard, list(known), list(known.values())
 
 
 class History(NamedTuple):

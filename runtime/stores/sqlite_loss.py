@@ -22,7 +22,7 @@ def falls_short(connection: sqlite3.Connection, epoch: int, reached: Reached | N
     if not reached.run:
         return False
     row = connection.execute(sql.READ_VERSION, (reached.run,)).fetchone()
-    return not reached.ended if row is None else bool(row[0] < reached.version)
+    return row is None or bool(row[0] < reached.version)  # no record is ever removed
 
 
 def raise_generation(connection: sqlite3.Connection, now_ms: int, above: int) -> int:

@@ -19,19 +19,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-_FIELDS = struct.Struct("<QQQQQ")
+_FIELDS = struct.Struct("<QQQQ")
 _SIZE = _FIELDS.size + 4
 
 
 class Reached(NamedTuple):
-    """How far a store has come: `run` (its ordinal; 0: none) was written as `version`; `ended`: it is terminal since,
-    and may be removed one day."""
+    """How far a store has come: `run` (its ordinal; 0: none) was written as `version`."""
 
     generation: int
     epoch: int
     run: int = 0
     version: int = 0
-    ended: int = 0
 
 
 def mark_path(path: Path) -> Path:

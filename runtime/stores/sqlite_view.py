@@ -73,10 +73,10 @@ class SqliteView:
         (generation,) = self._execute(sql.READ_GENERATION).fetchone()
         return int(generation)
 
-    def last_written(self) -> tuple[int, int, int] | None:
-        """Return (ordinal, version, whether it is terminal) of one record that is written; None if none is."""
+    def last_written(self) -> tuple[int, int] | None:
+        """Return (ordinal, version) of one record that is written; None if none is."""
         head = self._last
-        return None if head is None else (self._ordinals[head.run_id], head.version, int(head.status.terminal))
+        return None if head is None else (self._ordinals[head.run_id], head.version)
 
     def apply(self, decision: Decision) -> None:
         """Write what the decision says. After an error a part of it may be written: begin the transaction again.

@@ -140,11 +140,9 @@ class Tables:
 
     # --- statements of more than one line ---
 
-    def _history(self, shard: int, run_ids: list[str], versions: list[int], ended: list[bool]) -> tuple[Any, ...]:
-        missing = 0
-        for run_id, version, may_be_gone in zip(run_ids, versions, ended, strict=True):
-            row = self.runs.get(run_id)
-            missing += not may_be_gone if row is None else row.version < version
+    def _history(self, shard: int, run_ids: list[str], versions: list[int]) -> tuple[Any, ...]:
+        stored = [self.runs[run_id].version if run_id in self.runs else -1 for run_id in run_ids]
+        missing = sum(have < known for have, known in zip(stored, versions, strict=True))
         return self.generation, self.history, *self.server(), self.shards.get(shard), missing
 
     def _raise(self, values: Values) -> bool:

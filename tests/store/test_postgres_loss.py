@@ -123,14 +123,17 @@ def test_a_restart_that_lost_nothing_is_none(server: ModelServer) -> None:
     assert shard.head().generation == 0
 
 
-def test_what_ended_and_was_removed_is_not_lost(server: ModelServer) -> None:
+def test_a_run_that_has_ended_is_missed_too(server: ModelServer) -> None:
     shard = ShardDriver(server.store())
+    shard.start("long", "thread-2")
+    earlier = server.tables.copy()
+    shard.do(append(live(1, 1, "lost", run_id="long")))
     shard.start()
     shard.end()
-    del server.tables.runs[RUN]
-    server.restart()
-    shard.do()
-    assert server.tables.generation == 0
+    server.go_back(earlier, failover=False)
+    with pytest.raises(ShardSuperseded):
+        shard.do(append(live(1, 1, "other", run_id="long")))
+    assert ShardDriver(server.store()).head("long").generation == NOW_MS
 
 
 def test_one_copy_that_is_put_back_twice_gives_no_generation_twice(server: ModelServer) -> None:

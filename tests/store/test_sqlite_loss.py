@@ -150,12 +150,15 @@ def test_a_mark_that_is_not_whole_says_nothing(path: Path, opened: Open, damage:
     assert opened().ask(create(), Created).head.generation == 0
 
 
-def test_a_run_that_had_ended_may_be_gone(path: Path, opened: Open) -> None:
+def test_a_copy_of_before_a_run_that_has_ended_since_is_found_out(path: Path, opened: Open) -> None:
+    """What was lost last is a whole run; before that, of a run that goes on, a chunk that clients have seen."""
     shard = opened()
-    shard.start("kept", "thread-2")
+    shard.start("long", "thread-2")
+    copy = _copy(path)
+    shard.do(append(live(1, 1, "lost", run_id="long")))
     shard.start()
     shard.end()
-    with closing(sqlite3.connect(path)) as by_hand:
-        by_hand.execute("DELETE FROM run WHERE run_id <> 'kept'")
-        by_hand.commit()
-    assert opened().head("kept").generation == 0
+    _put_back(shard, path, copy)
+    after = opened()
+    assert after.head("long").generation > 0
+    after.refused(append(live(1, 1, "other", run_id="long")), Superseded)
