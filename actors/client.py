@@ -28,7 +28,7 @@ from actors.ray_access import use_token
 from actors.segments import RaySegmentReader
 from actors.viewers import Viewers
 from runtime.core.chunk import decode_chunk
-from runtime.core.ids import LOCAL_OWNER, START, Offset, RunId, ThreadId
+from runtime.core.ids import LOCAL_OWNER, START, Offset, Owner, RunId, ThreadId, run_key, shown_run_id
 from runtime.core.ops import Refusal, RequestCancel
 from runtime.core.record import CancelReason, to_wire
 from runtime.core.refusing import to_error
@@ -40,7 +40,6 @@ from runtime.ports import ReadReply
 from runtime.settings import Settings
 
 T = TypeVar("T")
-OWNER = LOCAL_OWNER
 PARK_S = 20.0
 CHUNK = dict[str, Any]
 
@@ -49,11 +48,18 @@ class Client:
     """One Python process's way to an instance. Use it on one event loop; `close` it at the end."""
 
     def __init__(
-        self, *, data_dir: str | None = None, address: str | None = None, namespace: str | None = None
+        self,
+        *,
+        data_dir: str | None = None,
+        address: str | None = None,
+        namespace: str | None = None,
+        owner: str = LOCAL_OWNER,
     ) -> None:
         """Join the Ray of the instance in `data_dir`, or at `address`; one that this process has joined is used.
 
-        Raises InstanceNotFound."""
+        `owner` says whose runs these are, and is believed: who reaches Ray could do anything. The local one may name a
+        run of another owner as `owner@runId`. Raises InstanceNotFound, InputInvalid `owner_invalid`."""
+        self._owner = str(Owner.parse(owner))
         if data_dir is not None and (address is None or namespace is None):
             use_token(Path(data_dir))
             found_address, found_namespace = _read_instance(Path(data_dir))
@@ -99,26 +105,27 @@ class Client:
             "forwardedProps": props,
         }
         chosen.validate(asked)
-        op = create_op(run_id, thread_id, OWNER, asked, _options(props), settings, chosen)
-        outcome = await repeat(lambda: self._cluster.shard(run_id).submit(op))
+        key = self._key(run_id)
+        op = create_op(key, thread_id, self._owner, asked, _options(props), settings, chosen)
+        outcome = await repeat(lambda: self._cluster.shard(key).submit(op))
         if isinstance(outcome, Refusal):
             raise to_error(outcome)
-        await self._tell(self._cluster.supervisor().start(run_id))
+        await self._tell(self._cluster.supervisor().start(key))
         return run_id
 
     async def attach(self, run_id: str, offset: str = "-1") -> AsyncGenerator[tuple[str, CHUNK], None]:
         """Yield (offset after the chunk, chunk) past `offset`, until the log is closed.
 
         Counts as a viewer meanwhile. Raises RunNotFound, InputInvalid `offset_invalid`, OffsetGone."""
-        parsed = Offset.parse(offset)
-        with self._viewers.watching(run_id):
-            if not await repeat(lambda: self._viewers.attach(run_id)):
+        parsed, key = Offset.parse(offset), self._key(run_id)
+        with self._viewers.watching(key):
+            if not await repeat(lambda: self._viewers.attach(key)):
                 raise RunNotFound(run_id)
             self._push()
-            await self._tell(self._cluster.supervisor().ensure(run_id))
-            generation, at = parsed if parsed is not None else await self._tail(run_id)
+            await self._tell(self._cluster.supervisor().ensure(key))
+            generation, at = parsed if parsed is not None else await self._tail(key)
             while True:
-                reply, chunks = await self._read(run_id, at)
+                reply, chunks = await self._read(key, at)
                 if (generation, at) == START:
                     generation = reply.generation
                 if not Offset(generation, at).leads_into(reply.generation, reply.next):
@@ -135,24 +142,32 @@ class Client:
 
     async def cancel(self, run_id: str) -> None:
         """Stop a run; returns once that is recorded. Nothing happens to one that has ended. Raises RunNotFound."""
-        op = RequestCancel(run_id=run_id, reason=CancelReason.USER)
-        outcome = await repeat(lambda: self._cluster.shard(run_id).submit(op))
+        key = self._key(run_id)
+        op = RequestCancel(run_id=key, reason=CancelReason.USER)
+        outcome = await repeat(lambda: self._cluster.shard(key).submit(op))
         if isinstance(outcome, Refusal):
             raise to_error(outcome)
-        await self._tell(self._cluster.supervisor().cancel(run_id))
+        await self._tell(self._cluster.supervisor().cancel(key))
 
     async def find(self, thread_id: str) -> str | None:
         """Return the id of the thread's active run."""
-        head = await repeat(lambda: self._cluster.shards()[0].find_active(OWNER, thread_id))
-        return None if head is None else head.run_id
+        head = await repeat(lambda: self._cluster.shards()[0].find_active(self._owner, thread_id))
+        return None if head is None else self._shown(head.run_id)
 
     async def status(self, run_id: str) -> dict[str, Any]:
         """Return the record with its claims. Raises RunNotFound."""
-        stored = await repeat(lambda: self._cluster.shard(run_id).record(run_id))
+        key = self._key(run_id)
+        stored = await repeat(lambda: self._cluster.shard(key).record(key))
         if stored is None:
             raise RunNotFound(run_id)
-        refusals = await repeat(lambda: self._cluster.shard(run_id).refusals(run_id))
-        return to_wire(*stored, claims=True, refusals=refusals)
+        refusals = await repeat(lambda: self._cluster.shard(key).refusals(key))
+        return {**to_wire(*stored, claims=True, refusals=refusals), "runId": self._shown(key)}
+
+    def _key(self, run_id: str) -> str:
+        return run_key(self._owner, run_id)
+
+    def _shown(self, key: str) -> str:
+        return key if self._owner == LOCAL_OWNER else shown_run_id(key)
 
     async def _read(self, run_id: str, at: int) -> tuple[ReadReply, list[bytes]]:
         """Return a reply and its chunks past `at`; a segment that is lost is read from the store instead (P14)."""
@@ -211,7 +226,7 @@ def _read_instance(data_dir: Path) -> tuple[str, str]:
 class SyncClient:
     """`Client` for code without an event loop: the same methods, made by one adapter."""
 
-    def __init__(self, **place: str | None) -> None:
+    def __init__(self, **place: Any) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="outlast client", daemon=True)
         self._thread.start()
@@ -252,7 +267,7 @@ class SyncClient:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
-async def _make(place: dict[str, str | None]) -> Client:
+async def _make(place: dict[str, Any]) -> Client:
     return Client(**place)
 
 

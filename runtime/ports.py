@@ -55,9 +55,9 @@ class Clock(Protocol):
 
 
 class RunQuery(Struct, frozen=True, kw_only=True):
-    """A page of runs, newest first. `cursor` is the `next` of the page before."""
+    """A page of runs, newest first; without `owner` those of all. `cursor` is the `next` of the page before."""
 
-    owner: str
+    owner: str | None
     status: Status | None = None
     thread_id: str | None = None
     limit: int = 50

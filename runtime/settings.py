@@ -18,8 +18,8 @@ from msgspec import Meta
 from runtime.errors import InputInvalid
 
 PREFIX = "OUTLAST_"
-# Read by the test runner and the agents' environment, not by an instance.
-FOREIGN = frozenset({"OUTLAST_TEST_NEED", "OUTLAST_TEST_POSTGRES"})
+# Read by the test runner, and by the command line as a client: not an instance's.
+FOREIGN = frozenset({"OUTLAST_TOKEN", "OUTLAST_TEST_NEED", "OUTLAST_TEST_POSTGRES"})
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +117,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str, Meta(description="Origins of pages that may call; same-origin is always allowed.")
     ] = ""
     allowed_hosts: Annotated[str, Meta(description="`Host` names accepted beside loopback names and HOST.")] = ""
+    tokens_file: Annotated[
+        str,
+        Meta(description="Hashes of bearer tokens and whose they are; empty: no tokens, and only loopback HOSTs."),
+    ] = ""
     agent_env: Annotated[
         str, Meta(description="Names of environment variables an agent may have, besides PATH, HOME, LANG, TERM.")
     ] = ""
@@ -160,6 +164,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if "store" in shown:
             shown["store"] = f"{str(shown['store']).partition(':')[0]}:..."
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+    @property
+    def tokens_path(self) -> Path | None:
+        """Return TOKENS_FILE as an absolute path; None without one."""
+        return Path(self.tokens_file).expanduser().absolute() if self.tokens_file else None
 
     @property
     def data_path(self) -> Path:

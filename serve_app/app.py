@@ -15,6 +15,7 @@ from runtime.errors import OutlastError
 from runtime.ports import Cluster, Harness
 from runtime.settings import Settings
 from serve_app import error_table, openapi
+from serve_app.access import AccessCheck
 from serve_app.chat import Chat
 from serve_app.gateway import Gateway
 from serve_app.nodes import NodeRoutes
@@ -66,6 +67,7 @@ def build_app(cluster: Cluster, settings: Settings, harnesses: Mapping[str, Harn
     app.add_exception_handler(RequestValidationError, error_table.on_validation)
     app.add_exception_handler(ClientDisconnect, error_table.on_gone)
     app.add_exception_handler(Exception, error_table.on_unexpected)
+    app.add_middleware(AccessCheck, access=replica.access)
     app.add_middleware(OriginCheck, settings=settings)
     openapi.install(app)
     return app

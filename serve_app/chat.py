@@ -8,17 +8,18 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from runtime.core.ids import RunId, ThreadId
+from runtime.core.ids import ThreadId
 from runtime.core.ops import Create, Created, Done, Joined, Outcome, RequestCancel
 from runtime.core.record import CancelReason, Head
 from runtime.core.refusing import to_error
 from runtime.errors import InputInvalid, TooMany
 from serve_app import openapi, requests, schemas
+from serve_app.access import Caller, caller_of
 from serve_app.asking import answer
 from serve_app.body import check_type, read_object
 from serve_app.frames import accepted
 from serve_app.gateway import Gateway, json_response
-from serve_app.requests import OWNER, Start
+from serve_app.requests import Start
 from serve_app.stream import View
 from serve_app.threads import Threads
 
@@ -52,14 +53,14 @@ class Chat:
         return await self._post(request, ndjson=True)
 
     async def _post(self, request: Request, *, ndjson: bool) -> Response:
-        gateway, headers = self._gateway, request.headers
+        gateway, headers, caller = self._gateway, request.headers, caller_of(request)
         check_type(request)
         if gateway.replica.draining.is_set():
-            return gateway.stream(View("", requests.format_of(headers, ndjson)))
+            return gateway.stream(View("", requests.format_of(headers, ndjson), caller))
         body = await read_object(request, gateway.settings.max_body_bytes)
         if requests.last_event_id(headers) is not None:
-            return await gateway.attach(requests.attach_of_post(headers, body, ndjson=ndjson))
-        start = requests.start_of(headers, body, gateway.settings, gateway.harnesses, ndjson=ndjson)
+            return await gateway.attach(requests.attach_of_post(headers, body, caller, ndjson=ndjson))
+        start = requests.start_of(headers, body, caller, gateway.settings, gateway.harnesses, ndjson=ndjson)
         if gateway.viewers.total >= gateway.settings.max_viewers:
             raise TooMany(
                 f"{gateway.settings.max_viewers} streams are open here, which is the limit (OUTLAST_MAX_VIEWERS). "
@@ -67,7 +68,7 @@ class Chat:
                 code="too_many_viewers",
             )
         if start.create.resumes:
-            await self._threads.check_answers(start.create)
+            await self._threads.check_answers(caller, start.create)
         # A client that leaves now has started its run all the same (I6), and someone must be told to drive it.
         creating = gateway.background.spawn(self._create(start.create), f"create {start.create.run_id}")
         return self._started(start, await asyncio.shield(creating))
@@ -105,7 +106,7 @@ class Chat:
         if not isinstance(outcome, Created | Joined):
             raise to_error(outcome)  # type: ignore[arg-type]  # a Create has no other answer
         known = accepted(outcome.head.generation) if isinstance(outcome, Created) else None
-        return self._gateway.stream(View(run_id, start.format, strict=start.strict, known=known))
+        return self._gateway.stream(View(run_id, start.format, start.caller, strict=start.strict, known=known))
 
     # --- GET ---
 
@@ -118,44 +119,46 @@ class Chat:
         return await self._get(request, ndjson=True)
 
     async def _get(self, request: Request, *, ndjson: bool) -> Response:
-        asked = requests.attach_of_get(request.headers, request.query_params, ndjson=ndjson)
+        caller = caller_of(request)
+        asked = requests.attach_of_get(request.headers, request.query_params, caller, ndjson=ndjson)
         if asked is None or isinstance(asked, ThreadId):
-            return json_response(await self._threads.hydrated(asked))
+            return json_response(await self._threads.hydrated(caller, asked))
         return await self._gateway.attach(asked)
 
     async def active(self, request: Request) -> Response:
         """Return the thread's active run."""
         thread_id = str(ThreadId.parse(request.query_params.get("threadId")))
-        head = await self._active(thread_id)
-        return json_response({"runId": None if head is None else head.run_id})
+        caller = caller_of(request)
+        head = await self._active(caller, thread_id)
+        return json_response({"runId": None if head is None else caller.shown(head.run_id)})
 
-    async def _active(self, thread_id: str) -> Head | None:
-        return await answer(lambda: self._gateway.any_shard.find_active(OWNER, thread_id))
+    async def _active(self, caller: Caller, thread_id: str) -> Head | None:
+        return await answer(lambda: self._gateway.any_shard.find_active(caller.owner, thread_id))
 
     # --- cancel ---
 
     async def cancel(self, request: Request) -> Response:
         """Record that a run shall stop; 204 once that is durable, also if there is nothing to stop."""
         body = await read_object(request, self._gateway.settings.max_body_bytes)
-        run_id = await self._run_to_cancel(requests.check(schemas.CancelBody, body))
+        run_id = await self._run_to_cancel(caller_of(request), requests.check(schemas.CancelBody, body))
         if run_id is not None:
             # As with a start: what the user has asked for is done also if the tab is closed now.
             work = self._gateway.background.spawn(self._cancel(run_id), f"cancel {run_id}")
             await asyncio.shield(work)
         return Response(status_code=204)
 
-    async def _run_to_cancel(self, body: schemas.CancelBody) -> str | None:
+    async def _run_to_cancel(self, caller: Caller, body: schemas.CancelBody) -> str | None:
         if body.run_id is not None:
-            run_id = str(RunId.parse(body.run_id))
+            run_id = caller.key(body.run_id)
             found = await answer(lambda: self._gateway.cluster.shard(run_id).record(run_id))
-            return run_id if found is not None and found[0].owner == OWNER else None
+            return run_id if found is not None and caller.sees(found[0]) else None
         if body.thread_id is None:
             raise InputInvalid("Say what to stop: threadId, or runId.", code="input_invalid", field="threadId")
         thread_id = str(ThreadId.parse(body.thread_id))
-        head = await self._active(thread_id)
+        head = await self._active(caller, thread_id)
         if head is None or head.cancel_requested:
             # Stop once more while the run before is still stopping: it is meant for the one that waits behind it.
-            head = await self._threads.waiting(thread_id) or head
+            head = await self._threads.waiting(caller, thread_id) or head
         return None if head is None else head.run_id
 
     async def _cancel(self, run_id: str) -> None:

@@ -15,8 +15,10 @@ from actors.segments import RaySegmentReader
 from runtime.engine.forever import forever
 from runtime.errors import StoreError
 from runtime.settings import Settings
+from serve_app.access import Access
 from serve_app.app import build_app
 from serve_app.replica import Replica
+from serve_app.tokens import Keys, Tokens
 
 log = logging.getLogger("outlast.gateway")
 
@@ -27,12 +29,12 @@ MISSES = 2
 class GatewayReplica:
     """Routes HTTP to runs by `runId`. Stateless: any replica serves any run."""
 
-    def __init__(self, settings: Settings, deployment: str, serve_node: str) -> None:
+    def __init__(self, settings: Settings, deployment: str, serve_node: str, keys: Keys) -> None:
         logging.basicConfig(level=settings.log_level.upper())
         self._settings = settings
         self._cluster = RayCluster(settings, deployment, serve_node)
         self._missed = 0
-        self._replica = Replica(uuid.uuid4().hex, RaySegmentReader())
+        self._replica = Replica(uuid.uuid4().hex, RaySegmentReader(), access_of(settings, keys))
         self._watch = asyncio.get_running_loop().create_task(forever("the supervisor's watch", self._turn))
 
     def __serve_build_asgi_app__(self) -> Any:
@@ -58,7 +60,13 @@ class GatewayReplica:
             await asyncio.sleep(WATCH_S / 4)
 
 
-def application(settings: Settings, deployment: str, serve_node: str, max_ongoing_requests: int) -> Any:
+def access_of(settings: Settings, keys: Keys) -> Access | None:
+    """Return who may ask here; None: everybody. Raises InputInvalid if this node cannot read the file of tokens."""
+    path = settings.tokens_path
+    return None if path is None else Access(Tokens(path, keys.operator))
+
+
+def application(settings: Settings, deployment: str, serve_node: str, keys: Keys, max_ongoing_requests: int) -> Any:
     """Return the Serve application of an instance."""
     options: dict[str, Any] = {
         "name": "Gateway",
@@ -69,4 +77,4 @@ def application(settings: Settings, deployment: str, serve_node: str, max_ongoin
         "health_check_period_s": 5,
     }
     ingress: Any = serve.ingress()
-    return serve.deployment(**options)(ingress(GatewayReplica)).bind(settings, deployment, serve_node)
+    return serve.deployment(**options)(ingress(GatewayReplica)).bind(settings, deployment, serve_node, keys)

@@ -21,12 +21,15 @@ from starlette.responses import JSONResponse, Response
 from runtime import errors
 from runtime.core import result
 from runtime.delivery import errors as delivery
+from serve_app import tokens
 
 log = logging.getLogger("outlast.gateway")
 
 STATUS: dict[type[errors.OutlastError], int] = {
     errors.InputInvalid: 400,
+    tokens.Unauthorized: 401,
     errors.OriginRefused: 403,
+    tokens.OperatorOnly: 403,
     errors.RunNotFound: 404,
     errors.ThreadNotFound: 404,
     result.WorkspaceNotFound: 404,
@@ -105,6 +108,8 @@ def response(error: errors.OutlastError) -> JSONResponse:
     headers = {"Cache-Control": "no-store"}
     if status in (429, 503):
         headers["Retry-After"] = str(retry_after_s(error))
+    if isinstance(error, tokens.Unauthorized):
+        headers["WWW-Authenticate"] = "Bearer" if error.code == "token_missing" else 'Bearer error="invalid_token"'
     if isinstance(error, errors.BodyTooLarge):
         headers["Connection"] = "close"  # the rest of the body is not read
     if status == BUG:

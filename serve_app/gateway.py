@@ -17,11 +17,12 @@ from runtime.core.record import Head, RunSpec
 from runtime.errors import OffsetGone, OutlastError, RunNotFound
 from runtime.ports import Cluster, Harness, ShardPort
 from runtime.settings import Settings
+from serve_app.access import RELOAD_S, Access, Caller
 from serve_app.asking import answer, until_answered
 from serve_app.background import Background
 from serve_app.frames import AGAIN
 from serve_app.replica import Replica
-from serve_app.requests import OWNER, Attach
+from serve_app.requests import Attach
 from serve_app.shared_read import Channels
 from serve_app.stream import PATIENCE_S, LogStream, View
 
@@ -56,6 +57,8 @@ class Gateway:
         """Push viewer sets and watch for the drain for as long as the context lasts."""
         _ = self.background.spawn(self.viewers.push_forever(), "viewers")
         _ = self.background.spawn(self._cut_on_drain(), "drain")
+        if self.replica.access is not None:
+            _ = self.background.spawn(self._heed_tokens(self.replica.access), "tokens")
         try:
             yield
         finally:
@@ -67,6 +70,14 @@ class Gateway:
         for stream in list(self._streams):
             stream.cut()
 
+    async def _heed_tokens(self, access: Access) -> None:
+        """Read changed tokens, and cut the streams of those that are not taken any more."""
+        while True:
+            await asyncio.sleep(RELOAD_S)
+            if await asyncio.to_thread(access.tokens.reload):
+                for stream in [stream for stream in self._streams if not access.takes(stream.caller)]:
+                    stream.cut()
+
     # --- asking ---
 
     @property
@@ -74,9 +85,9 @@ class Gateway:
         """Return a shard for questions about the whole store: every shard reads all of it (P12)."""
         return self.cluster.shards()[0]
 
-    async def find(self, run_id: str) -> tuple[Head, RunSpec]:
-        """Return the record. Raises RunNotFound (also for another owner's), StoreUnavailable."""
-        return _owned(await answer(lambda: self.cluster.shard(run_id).record(run_id)), run_id)
+    async def find(self, caller: Caller, run_id: str) -> tuple[Head, RunSpec]:
+        """Return the record of the key `run_id`. Raises RunNotFound (also for another owner's), StoreUnavailable."""
+        return _owned(await answer(lambda: self.cluster.shard(run_id).record(run_id)), caller, run_id)
 
     def tell(self, what: str, run_id: str, call: Callable[[str], Awaitable[None]]) -> None:
         """Tell the supervisor about a run, in the background and once at a time."""
@@ -108,7 +119,8 @@ class Gateway:
 
         Never fails because a shard does not answer: then it asks on behind heartbeats. Raises RunNotFound,
         OffsetGone."""
-        view = View(attach.run_id, attach.format, strict=attach.strict)
+        caller = attach.caller
+        view = View(attach.run_id, attach.format, caller, strict=attach.strict)
         if self.replica.draining.is_set():
             return self.stream(view)
         locating = asyncio.create_task(until_answered(lambda: self._locate(attach, view)))
@@ -117,7 +129,8 @@ class Gateway:
             if done:
                 position = locating.result()
                 if position is None:
-                    return Response(status_code=204, headers={"X-Run-Id": attach.run_id, "Cache-Control": "no-store"})
+                    shown = {"X-Run-Id": caller.shown(attach.run_id), "Cache-Control": "no-store"}
+                    return Response(status_code=204, headers=shown)
                 view.position = position
                 return self.stream(view)
         finally:
@@ -128,7 +141,8 @@ class Gateway:
         """Return where the stream starts; None if there is nothing to send and the client wants to hear that.
 
         Makes sure that someone drives. Raises RunNotFound, OffsetGone, StoreError."""
-        head, _ = _owned(await self.cluster.shard(attach.run_id).record(attach.run_id), attach.run_id)
+        found = await self.cluster.shard(attach.run_id).record(attach.run_id)
+        head, _ = _owned(found, attach.caller, attach.run_id)
         if head.needs_driver:
             self.tell("ensure", head.run_id, self.cluster.supervisor().ensure)
         position = head.next_seq if attach.offset is None else _position(attach.offset, head)
@@ -144,13 +158,13 @@ class Gateway:
         position = await self._locate(attach, view)
         if position is None:
             # The stream is open already: only a new request can be told that nothing more comes.
-            raise RunNotFound(attach.run_id)
+            raise RunNotFound(attach.caller.shown(attach.run_id))
         return position
 
 
-def _owned(found: tuple[Head, RunSpec] | None, run_id: str) -> tuple[Head, RunSpec]:
-    if found is None or found[0].owner != OWNER:
-        raise RunNotFound(run_id)
+def _owned(found: tuple[Head, RunSpec] | None, caller: Caller, run_id: str) -> tuple[Head, RunSpec]:
+    if found is None or not caller.sees(found[0]):
+        raise RunNotFound(caller.shown(run_id))
     return found
 
 

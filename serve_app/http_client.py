@@ -6,8 +6,9 @@ The address is looked up anew for each attempt: an instance that comes back may 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Self
 
 import httpx
@@ -17,6 +18,7 @@ from runtime.settings import Settings
 from serve_app import instance_file
 from serve_app.trials import Lost, Patience, Refusal, Trial
 
+TOKEN = "OUTLAST_TOKEN"  # noqa: S105 - the name of the variable
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 CONNECT_S = 5.0
 ANSWER_S = 30.0  # more than twice what a gateway gives its shards
@@ -101,7 +103,7 @@ class Instance:
         """Make one attempt; the body is read inside of the `with`. Raises Refusal, Lost."""
         base = self._base()
         timeout = httpx.Timeout(silence_s, connect=CONNECT_S)
-        sent = {"Accept": "application/json", "Accept-Encoding": "identity", **(headers or {})}
+        sent = {"Accept": "application/json", "Accept-Encoding": "identity", **self._named(), **(headers or {})}
         if content is not None:
             sent["Content-Type"] = "application/json"
         try:
@@ -114,6 +116,15 @@ class Instance:
         except httpx.RequestError as error:
             unsent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
             raise Lost(f"The instance at {base} does not answer: {_reason(error)}.", sent=not unsent) from error
+
+    def _named(self) -> dict[str, str]:
+        """Return the header that says who asks: OUTLAST_TOKEN; else, of an instance in a data directory of ours, its
+        operator. That token goes nowhere but where the directory's own instance.json says."""
+        token = os.environ.get(TOKEN, "")
+        if not token and self._url is None:
+            with suppress(OSError):
+                token = (self.settings.data_path / instance_file.OPERATOR_FILE).read_text().strip()
+        return {"Authorization": f"Bearer {token}"} if token else {}
 
     def _client(self, base: str) -> httpx.Client:
         if self._http is None:

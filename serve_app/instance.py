@@ -34,6 +34,7 @@ from serve_app.leftovers import end_leftovers
 from serve_app.origins import check_package_origin
 from serve_app.ray_environment import default_temp_dir, folders_of, prepare
 from serve_app.store_setup import check_store_settings, prepare_store
+from serve_app.tokens import open_to_readers, read_tokens
 
 log = logging.getLogger("outlast.serve")
 
@@ -109,9 +110,7 @@ class _StopSignal:
 
 
 def _check_settings(settings: Settings) -> None:
-    if settings.host not in LOOPBACK:
-        message = f"OUTLAST_HOST={settings.host} is not loopback: anyone who reaches it could run commands."
-        raise InputInvalid(message, code="host_refused", field="host")
+    check_access(settings)
     known = harnesses(settings)
     if settings.harness not in known:
         names = ", ".join(sorted(known))
@@ -123,6 +122,22 @@ def _check_settings(settings: Settings) -> None:
         known[name]  # one that cannot be loaded is refused here, and not when the first run needs it
     lent_tools(settings).of({})  # the same
     check_store_settings(settings)
+
+
+def check_access(settings: Settings) -> None:
+    """Refuse to be reached by everybody. Raises InputInvalid `host_refused`, `tokens_file_invalid`."""
+    path = settings.tokens_path
+    if path is not None:
+        if not read_tokens(path):
+            log.warning("%s holds no token: only `outlast` on this machine is let in", path)
+        if open_to_readers(path):
+            log.warning("%s can be read by others. It lets nobody in, but tells who there is: chmod go-r", path)
+    elif settings.host not in LOOPBACK:
+        message = (
+            f"OUTLAST_HOST={settings.host} is not loopback, and there is no OUTLAST_TOKENS_FILE: anyone who reaches "
+            "it could run commands. Make tokens (docs/runbook.md, Owners), or listen on 127.0.0.1."
+        )
+        raise InputInvalid(message, code="host_refused", field="host")
 
 
 @contextmanager
@@ -145,7 +160,8 @@ def data_directory(settings: Settings) -> Iterator[Settings]:
         message = f"{path} is in use by a running instance{where}. Stop it (`outlast stop`) or set OUTLAST_DATA_DIR."
         raise DataDirRefused(message) from None
     try:
-        yield msgspec.structs.replace(settings, data_dir=str(path), max_runs=max_runs(settings))
+        tokens = "" if settings.tokens_path is None else str(settings.tokens_path)
+        yield msgspec.structs.replace(settings, data_dir=str(path), max_runs=max_runs(settings), tokens_file=tokens)
     finally:
         os.close(lock)
 

@@ -11,6 +11,7 @@ from runtime.core.record import Struct
 from runtime.process import ProcessIdentity, alive
 
 NAME = "instance.json"
+OPERATOR_FILE = "operator-token"  # by which `outlast` on this machine is the operator
 
 
 class InstanceInfo(Struct, frozen=True, kw_only=True):

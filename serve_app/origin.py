@@ -25,7 +25,7 @@ from runtime.errors import OriginRefused
 from runtime.settings import Settings
 from serve_app import error_table
 
-ALLOW_HEADERS = "Content-Type, Last-Event-ID, X-Run-Id"
+ALLOW_HEADERS = "Authorization, Content-Type, Last-Event-ID, X-Run-Id"
 EXPOSE_HEADERS = "X-Run-Id"
 ALLOW_METHODS = "GET, POST"
 MAX_AGE_S = 600

@@ -8,9 +8,11 @@ from typing import Any
 
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.requests import Request
 from starlette.responses import Response
 
 from serve_app import openapi
+from serve_app.access import is_operator
 from serve_app.error_table import RETRY_AFTER_S
 from serve_app.gateway import Gateway, json_response
 from serve_app.metrics import Metrics
@@ -38,8 +40,8 @@ class Probes:
         """Say that this process answers."""
         return json_response({"ok": True})
 
-    async def ready(self) -> Response:
-        """Say whether runs can be started here now, and why not: 200 or 503."""
+    async def ready(self, request: Request) -> Response:
+        """Say whether runs can be started here now: 200 or 503; to the operator alone, why not, and what there is."""
         shards, supervisor = await self._ask()
         checks = [_check(f"log:{number}", facts, _shard_detail) for number, facts in enumerate(shards)]
         checks.append(_check("supervisor", supervisor, lambda facts: f"epoch {facts.get('epoch')}"))
@@ -47,6 +49,12 @@ class Probes:
         checks.append({"name": "gateway", "ok": not draining, "detail": "is being stopped" if draining else "serves"})
         ready = all(check["ok"] for check in checks)
         actors = supervisor.get("actors", []) if isinstance(supervisor, dict) else []
+        if (access := self._gateway.replica.access) is not None:
+            # Not a reason to send clients elsewhere: what was read before holds.
+            trouble = access.tokens.trouble
+            checks.append({"name": "tokens", "ok": not trouble, "detail": trouble or f"{len(access.tokens)} are taken"})
+        if not is_operator(request):
+            actors, checks = [], [{**check, "detail": ""} for check in checks]
         response = json_response({"ready": ready, "checks": checks, "actors": actors}, 200 if ready else 503)
         if not ready:
             response.headers["Retry-After"] = str(RETRY_AFTER_S)

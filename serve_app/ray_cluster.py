@@ -35,6 +35,7 @@ from runtime.settings import Settings
 from serve_app.deployment import application
 from serve_app.leftovers import end_family, end_leftovers, family_of
 from serve_app.ray_environment import folders_of, proxy_folder
+from serve_app.tokens import Keys, operator_token
 
 log = logging.getLogger("outlast.serve")
 
@@ -46,6 +47,7 @@ ASK_AGAIN_S = 0.2
 HANDOVER_S = 5.0  # a driver needs milliseconds; more only if the store or the machine is slow
 DRAIN_S = 12.0  # streams, then drivers; `serve` promises to be gone within 30 s
 SPARE_RUN_ACTORS = 16  # a driver that is being replaced holds its room until its process is gone
+LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where this machine finds what listens everywhere
 # Above what replicas accept as streams, so that our own bound answers with 429 instead of Serve's queue.
 SPARE_REQUESTS = 200
 
@@ -128,11 +130,13 @@ class RayInstance:
             Path(self.temp_dir).chmod(0o700)  # Ray's workers open it to everybody as they start
         settings = self.settings
         prefix = settings.route_prefix.rstrip("/")
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        host = LOOPBACK_OF.get(settings.host, settings.host)
+        host = f"[{host}]" if ":" in host else host
         return f"http://{host}:{settings.port}{prefix}"
 
     def _start_serve(self) -> None:
         settings = self.settings
+        keys = Keys.of(operator_token(settings.data_path))
         serve.start(
             proxy_location="HeadOnly",
             http_options={"host": settings.host, "port": settings.port, "request_timeout_s": None},
@@ -140,7 +144,7 @@ class RayInstance:
         if not self._own:
             _check_serve_port(settings.port)
         serve.run(
-            application(settings, self.deployment, self._node_id, settings.max_viewers + SPARE_REQUESTS),
+            application(settings, self.deployment, self._node_id, keys, settings.max_viewers + SPARE_REQUESTS),
             name=f"outlast-{settings.namespace}",
             route_prefix=settings.route_prefix,
             logging_config={"log_level": "WARNING", "enable_access_log": False},

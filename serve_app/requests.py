@@ -18,14 +18,14 @@ so the same bytes have the same digest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pydantic
 from starlette.datastructures import Headers, QueryParams
 
-from runtime.core.ids import LOCAL_OWNER, Offset, RunId, ThreadId
+from runtime.core.ids import Offset, ThreadId
 from runtime.core.ops import Create
 from runtime.core.record import OnDisconnect
 from runtime.engine.admission import Options, create_op, find_harness
@@ -33,9 +33,8 @@ from runtime.errors import InputInvalid
 from runtime.ports import Harness
 from runtime.settings import Settings
 from serve_app import schemas
+from serve_app.access import Caller
 from serve_app.frames import NDJSON, SSE, Format
-
-OWNER = LOCAL_OWNER
 
 M = TypeVar("M", bound=pydantic.BaseModel)
 
@@ -48,15 +47,17 @@ class Start:
     """Create or join. `strict`: the client is a plain AG-UI one (P26)."""
 
     create: Create
+    caller: Caller
     format: Format
     strict: bool
 
 
 @dataclass(frozen=True)
 class Attach:
-    """Follow the log of `run_id` past `offset`; None is the tail. `may_be_empty`: a native EventSource, which a 204
-    tells to stop."""
+    """Follow the log of the key `run_id` past `offset`; None is the tail. `may_be_empty`: a native EventSource,
+    which a 204 tells to stop."""
 
+    caller: Caller
     run_id: str
     offset: Offset | None
     format: Format
@@ -80,8 +81,8 @@ def last_event_id(headers: Headers) -> str | None:
     return headers.get("last-event-id") or None
 
 
-def run_id_of_post(headers: Headers, body: Mapping[str, Any]) -> str:
-    """Return the run id of a POST, as plain text: JSON encoders take no subclass of it.
+def run_id_of_post(headers: Headers, body: Mapping[str, Any], key: Callable[[str], str]) -> str:
+    """Return the key of the run that a POST names; `key` makes it of the id.
 
     Raises InputInvalid `run_id_missing`, `run_id_invalid`, `run_id_differs`."""
     named, inside = headers.get("x-run-id") or None, body.get("runId")
@@ -91,22 +92,23 @@ def run_id_of_post(headers: Headers, body: Mapping[str, Any]) -> str:
             code="run_id_missing",
             field="runId",
         )
-    ids = [RunId.parse(text) for text in (named, inside) if text is not None]
+    ids = [key(text) for text in (named, inside) if text is not None]
     if len(set(ids)) > 1:
         raise InputInvalid(
-            f"X-Run-Id is {ids[0]!s} and the body's runId is {ids[1]!s}. Send one, or the same twice.",
+            f"X-Run-Id is {named} and the body's runId is {inside}. Send one, or the same twice.",
             code="run_id_differs",
             field="runId",
         )
-    return str(ids[0])
+    return ids[0]
 
 
-def attach_of_post(headers: Headers, body: Mapping[str, Any], *, ndjson: bool) -> Attach:
+def attach_of_post(headers: Headers, body: Mapping[str, Any], caller: Caller, *, ndjson: bool) -> Attach:
     """Return the attach of a POST with `Last-Event-ID`: the same body as before, of which only the run id counts.
 
     Raises InputInvalid (run id, offset)."""
     return Attach(
-        run_id=run_id_of_post(headers, body),
+        caller=caller,
+        run_id=run_id_of_post(headers, body, caller.key),
         offset=Offset.parse(last_event_id(headers) or ""),
         format=format_of(headers, ndjson),
         strict=not headers.get("x-run-id"),
@@ -114,7 +116,7 @@ def attach_of_post(headers: Headers, body: Mapping[str, Any], *, ndjson: bool) -
     )
 
 
-def attach_of_get(headers: Headers, query: QueryParams, *, ndjson: bool) -> Attach | ThreadId | None:
+def attach_of_get(headers: Headers, query: QueryParams, caller: Caller, *, ndjson: bool) -> Attach | ThreadId | None:
     """Return what a GET asks for: a log, the state of a thread (None: of no thread), by which of them it names.
 
     Raises InputInvalid `offset_missing`, `run_id_missing` and those of the ids and the offset."""
@@ -133,7 +135,8 @@ def attach_of_get(headers: Headers, query: QueryParams, *, ndjson: bool) -> Atta
         raise InputInvalid("Say which run: the header X-Run-Id, or ?runId=.", code="run_id_missing", field="runId")
     format = format_of(headers, ndjson)
     return Attach(
-        run_id=str(RunId.parse(named)),
+        caller=caller,
+        run_id=caller.key(named),
         offset=Offset.parse(text),
         format=format,
         strict=False,
@@ -142,13 +145,19 @@ def attach_of_get(headers: Headers, query: QueryParams, *, ndjson: bool) -> Atta
 
 
 def start_of(
-    headers: Headers, body: dict[str, Any], settings: Settings, harnesses: Mapping[str, Harness], *, ndjson: bool
+    headers: Headers,
+    body: dict[str, Any],
+    caller: Caller,
+    settings: Settings,
+    harnesses: Mapping[str, Harness],
+    *,
+    ndjson: bool,
 ) -> Start:
     """Return the start that a POST asks for.
 
     Raises InputInvalid: ids, `message_invalid`, `option_invalid`, `harness_unknown`, `resume_invalid`,
     `input_invalid`."""
-    run_id = run_id_of_post(headers, body)
+    run_id = run_id_of_post(headers, body, caller.new_key)
     checked = check(schemas.ChatBody, body)
     thread_id = ThreadId.parse(checked.thread_id)
     if not checked.resume:
@@ -164,8 +173,8 @@ def start_of(
         detached_ttl_s=options.detached_ttl_s,
         run_limit_s=options.run_limit_s,
     )
-    create = create_op(run_id, str(thread_id), OWNER, stored, about, settings, harness)
-    return Start(create=create, format=format_of(headers, ndjson), strict=not headers.get("x-run-id"))
+    create = create_op(run_id, str(thread_id), caller.owner, stored, about, settings, harness)
+    return Start(create=create, caller=caller, format=format_of(headers, ndjson), strict=not headers.get("x-run-id"))
 
 
 def check(model: type[M], body: Mapping[str, Any]) -> M:

@@ -23,6 +23,7 @@ from runtime.core.record import Launch
 from runtime.core.result import Form, ResultAsk, WorkspaceNotFound
 from runtime.errors import InputInvalid, OutlastError, TooMany
 from serve_app import openapi
+from serve_app.access import caller_of
 from serve_app.gateway import Gateway
 from serve_app.runs import run_id_of
 from serve_app.stream import StreamCut
@@ -48,9 +49,11 @@ class RunResults:
         """Send a run's result. Raises RunNotFound, InputInvalid `as_invalid`, TooMany, WorkspaceNotFound, and what
         `runtime.ports.Results` raises."""
         form = _form(request)
-        head, spec = await self._gateway.find(run_id_of(request))
+        caller = caller_of(request)
+        head, spec = await self._gateway.find(caller, run_id_of(request))
+        shown = caller.shown(head.run_id)
         if head.sandbox_key is None or head.launch is not Launch.INTENDED:
-            raise WorkspaceNotFound(f"Run {head.run_id!r} has no workspace: its agent was not launched.")
+            raise WorkspaceNotFound(f"Run {shown!r} has no workspace: its agent was not launched.")
         ask = ResultAsk(
             provider=spec.provider,
             key=head.sandbox_key,
@@ -69,9 +72,9 @@ class RunResults:
         except BaseException:
             await pieces.aclose()
             raise
-        headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "X-Run-Id": head.run_id}
+        headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "X-Run-Id": shown}
         if form is Form.ARCHIVE:
-            headers["Content-Disposition"] = f'attachment; filename="{head.run_id}.tar.gz"'
+            headers["Content-Disposition"] = f'attachment; filename="{shown}.tar.gz"'
         return StreamingResponse(_all(head.run_id, first, pieces), headers=headers, media_type=MEDIA[form])
 
     async def _counted(self, ask: ResultAsk) -> AsyncGenerator[bytes, None]:

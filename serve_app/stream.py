@@ -28,6 +28,7 @@ from starlette.types import Receive, Scope, Send
 
 from actors.viewers import Viewers
 from runtime.errors import OutlastError
+from serve_app.access import Caller
 from serve_app.asking import until_answered
 from serve_app.frames import Format, Piece
 from serve_app.log_reader import LogGone
@@ -56,15 +57,23 @@ class Ending(Enum):
 
 
 class View:
-    """What a stream shows: the log of `run_id` past `position`. `known` is the piece before the shared read's start,
-    if the caller holds it. `strict` hides what a strict AG-UI client does not take (P26). `generation` is that of
-    `position`, where it is known (P10): the start is in every one."""
+    """What a stream shows to `caller`: the log of `run_id` past `position`. `known` is the piece before the shared
+    read's start, if that is at hand. `strict` hides what a strict AG-UI client does not take (P26). `generation` is
+    that of `position`, where it is known (P10): the start is in every one."""
 
     def __init__(
-        self, run_id: str, format: Format, position: int = 0, *, strict: bool = False, known: Piece | None = None
+        self,
+        run_id: str,
+        format: Format,
+        caller: Caller,
+        position: int = 0,
+        *,
+        strict: bool = False,
+        known: Piece | None = None,
     ) -> None:
         self.generation: int | None = None if known is None else known.generation
         self.run_id = run_id
+        self.caller = caller
         self.format = format
         self.position = position
         self.strict = strict
@@ -91,7 +100,7 @@ class LogStream(Response):
         self.headers["Cache-Control"] = "no-store"
         self.headers["X-Accel-Buffering"] = "no"
         if view.run_id:
-            self.headers["X-Run-Id"] = view.run_id
+            self.headers["X-Run-Id"] = view.caller.shown(view.run_id)
         self._view = view
         self._channels = channels
         self._viewers = viewers
@@ -102,6 +111,11 @@ class LogStream(Response):
         self._started = False
         self._ending: Ending | None = None
         self._pump_task: asyncio.Task[None] | None = None
+
+    @property
+    def caller(self) -> Caller:
+        """Return who watches."""
+        return self._view.caller
 
     def cut(self) -> None:
         """Break the stream now, wherever it stands."""

@@ -13,14 +13,14 @@ from starlette.responses import Response
 
 from runtime.core.ids import ThreadId
 from runtime.core.ops import Create
-from runtime.core.record import Head, RunSpec, Status, to_wire
+from runtime.core.record import Head, RunSpec, Status
 from runtime.core.thread import ThreadRun, thread_messages
 from runtime.engine.telling import thread_runs
 from runtime.errors import InputInvalid, ThreadNotFound
 from serve_app import openapi
+from serve_app.access import Caller, caller_of
 from serve_app.asking import answer
 from serve_app.gateway import Gateway, json_response
-from serve_app.requests import OWNER
 
 # What one answer tells at most of what agents said, newest runs first; of older ones it tells what the user said.
 TOLD_BYTES = 16 << 20
@@ -41,39 +41,40 @@ class Threads:
     async def thread(self, request: Request) -> Response:
         """Return the thread's messages and its runs, oldest first."""
         thread_id = ThreadId.parse(request.path_params["thread_id"])
-        runs = await self._runs(thread_id)
+        caller = caller_of(request)
+        runs = await self._runs(caller, thread_id)
         if not runs:
             raise ThreadNotFound(thread_id)
-        records = [to_wire(head, spec, claims=False) for head, spec in runs]
+        records = [caller.record(head, spec, claims=False) for head, spec in runs]
         return json_response({"threadId": str(thread_id), "messages": await self._messages(runs), "runs": records})
 
-    async def hydrated(self, thread_id: str | None) -> dict[str, Any]:
+    async def hydrated(self, caller: Caller, thread_id: str | None) -> dict[str, Any]:
         """Return `{messages, activeRun, interrupts}`; all empty for an unknown thread.
 
         The active run is asked for first: the other way round, a run that ends between the two questions would be
         in neither answer (contract 4.6)."""
         if thread_id is None:
             return {"messages": [], "activeRun": None, "interrupts": None}
-        active = await answer(lambda: self._gateway.any_shard.find_active(OWNER, thread_id))
-        runs = await self._runs(thread_id)
+        active = await answer(lambda: self._gateway.any_shard.find_active(caller.owner, thread_id))
+        runs = await self._runs(caller, thread_id)
         told = await self._told(runs)
         return {
             "messages": await asyncio.to_thread(thread_messages, told),
-            "activeRun": None if active is None else {"runId": active.run_id},
-            "interrupts": _pending(runs, told),
+            "activeRun": None if active is None else {"runId": caller.shown(active.run_id)},
+            "interrupts": _pending(caller, runs, told),
         }
 
-    async def waiting(self, thread_id: str) -> Head | None:
+    async def waiting(self, caller: Caller, thread_id: str) -> Head | None:
         """Return the thread's newest run that waits, for its turn or for an answer, and was not cancelled."""
-        runs = [head for head, _ in await self._runs(thread_id) if not head.cancel_requested]
+        runs = [head for head, _ in await self._runs(caller, thread_id) if not head.cancel_requested]
         waiting = [head for head in runs if head.queued or head.status is Status.INTERRUPTED]
         return waiting[-1] if waiting else None
 
-    async def check_answers(self, create: Create) -> None:
+    async def check_answers(self, caller: Caller, create: Create) -> None:
         """Check that a run that resumes answers what its thread's interrupted one asks. Whether there is one to resume
         is the store's to say, in the creation. Raises InputInvalid `resume_invalid`."""
-        runs = await self._runs(ThreadId.parse(create.thread_id))
-        asked = _pending(runs, await self._told(runs))
+        runs = await self._runs(caller, ThreadId.parse(create.thread_id))
+        asked = _pending(caller, runs, await self._told(runs))
         if asked is None or any(head.run_id == create.run_id for head, _ in runs):
             return
         ids = [each.get("id") for each in asked["pending"]]
@@ -85,8 +86,8 @@ class Threads:
                 field="resume",
             )
 
-    async def _runs(self, thread_id: str) -> Runs:
-        return await answer(lambda: self._gateway.any_shard.list_thread(OWNER, thread_id))
+    async def _runs(self, caller: Caller, thread_id: str) -> Runs:
+        return await answer(lambda: self._gateway.any_shard.list_thread(caller.owner, thread_id))
 
     async def _messages(self, runs: Runs) -> list[dict[str, Any]]:
         return await asyncio.to_thread(thread_messages, await self._told(runs))
@@ -95,9 +96,9 @@ class Threads:
         return await thread_runs(runs, self._gateway.cluster.shard, answer, TOLD_BYTES)
 
 
-def _pending(runs: Runs, told: list[ThreadRun]) -> dict[str, Any] | None:
+def _pending(caller: Caller, runs: Runs, told: list[ThreadRun]) -> dict[str, Any] | None:
     """Return what the thread's interrupted run waits for (P23), unless it is being ended."""
     for (head, _), run in zip(reversed(runs), reversed(told), strict=True):
         if head.status is Status.INTERRUPTED and not head.cancel_requested:
-            return {"runId": head.run_id, "pending": run.said.interrupts}
+            return {"runId": caller.shown(head.run_id), "pending": run.said.interrupts}
     return None

@@ -2,6 +2,10 @@
 
 `RunId` and `ThreadId` are str subclasses: they go through JSON, SQL and Ray as they are, and only `parse` makes one
 from outside input.
+
+A client's run id is its owner's: two owners may use the same one and never learn of each other. So everything behind
+the gateway (stores, names, actors, sandboxes) knows a run by its key, `owner@runId`, and a thread's folders by
+`thread_key`. Of the local owner, who is all there is without tokens, key and id are one.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from runtime.errors import InputInvalid
 
 # 1 to 128 of these (design 9). 128 keeps every derived name below the 255 bytes that a file name may have.
 _ID = re.compile(r"[A-Za-z0-9._:~-]{1,128}")
-LOCAL_OWNER = "local"  # of everything, until tokens map to owners
+_OWNER = re.compile(r"[A-Za-z0-9._~-]{1,64}")
 _OFFSET = re.compile(r"([0-9]{16})_([0-9]{16})")
 
 
@@ -24,13 +28,15 @@ class _Id(str):
     __slots__ = ()
     field = "id"
     code = "id_invalid"
+    pattern = _ID
+    form = "1 to 128 characters out of A-Z a-z 0-9 . _ : ~ -"
 
     @classmethod
     def parse(cls, text: object) -> Self:
         """Return `text` as an id. Raises InputInvalid (`code` of the class) for anything else."""
-        if not isinstance(text, str) or not _ID.fullmatch(text):
+        if not isinstance(text, str) or not cls.pattern.fullmatch(text):
             raise InputInvalid(
-                f"{cls.field} must be 1 to 128 characters out of A-Z a-z 0-9 . _ : ~ - and is not.",
+                f"{cls.field} must be {cls.form} and is not.",
                 code=cls.code,
                 field=cls.field,
             )
@@ -51,6 +57,40 @@ class ThreadId(_Id):
     __slots__ = ()
     field = "threadId"
     code = "thread_id_invalid"
+
+
+class Owner(_Id):
+    """Whom a run belongs to: of tokens, whom they speak for."""
+
+    __slots__ = ()
+    field = "owner"
+    code = "owner_invalid"
+    pattern = _OWNER
+    form = "1 to 64 characters out of A-Z a-z 0-9 . _ ~ -"
+
+
+# Whoever has the machine: all there is without tokens, and the operator where there are some.
+LOCAL_OWNER = "local"
+
+
+class RunKey(_Id):
+    """A run over all owners: what the operator calls it, and everything behind the gateway."""
+
+    __slots__ = ()
+    field = "runId"
+    code = "run_id_invalid"
+    pattern = re.compile(rf"(?:{_OWNER.pattern}@)?{_ID.pattern}")
+    form = "1 to 128 characters out of A-Z a-z 0-9 . _ : ~ -, or owner@ before them,"
+
+
+def run_key(owner: str, run_id: str) -> str:
+    """Return the key of an owner's run: no two owners share one, since no id holds an @."""
+    return run_id if owner == LOCAL_OWNER else f"{owner}@{run_id}"
+
+
+def shown_run_id(key: str) -> str:
+    """Return the run id that the run's owner knows."""
+    return key.rpartition("@")[2]
 
 
 class Offset(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from runtime.core.ids import shown_run_id
 from runtime.core.ops import (
     AlreadyEnded,
     Closed,
@@ -36,18 +37,18 @@ from runtime.errors import (
 
 
 def to_error(refusal: Refusal) -> OutlastError:
-    """Return the exception for a refusal, for callers that raise."""
+    """Return the exception for a refusal, for callers that raise. It names runs as their owners do."""
     match refusal:
         case DigestDiffers() | ThreadBusy() | NothingToResume() | TooManyRuns():
             return _not_created(refusal)
         case UnknownRun(run_id=run_id):
-            return RunNotFound(run_id)
+            return RunNotFound(shown_run_id(run_id))
         case Superseded(run_id=run_id, held_epoch=held, current_epoch=current):
             return RunClaimLostError(run_id, held, current)
         case AlreadyEnded(run_id=run_id, status=status):
-            return RunEnded(run_id, status)
+            return RunEnded(shown_run_id(run_id), status)
         case NotClaimable(run_id=run_id):
-            return RunEnded(run_id, "queued or interrupted")
+            return RunEnded(shown_run_id(run_id), "queued or interrupted")
         case Closed(run_id=run_id):
             return LogClosedError(run_id)
         case SeqConflict(run_id=run_id, seq=seq, next_seq=next_seq):
@@ -67,9 +68,9 @@ def to_error(refusal: Refusal) -> OutlastError:
 def _not_created(refusal: DigestDiffers | ThreadBusy | NothingToResume | TooManyRuns) -> OutlastError:
     match refusal:
         case DigestDiffers(run_id=run_id):
-            return RunExists(run_id)
+            return RunExists(shown_run_id(run_id))
         case ThreadBusy(thread_id=thread_id, active_run_id=active):
-            return ThreadActive(thread_id, active)
+            return ThreadActive(thread_id, shown_run_id(active))
         case NothingToResume(thread_id=thread_id):
             return InputInvalid(
                 f"resume answers an interrupted run, and thread {thread_id!r} has none now. Send a message instead.",

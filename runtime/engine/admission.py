@@ -39,7 +39,8 @@ def create_op(
     settings: Settings,
     harness: Harness,
 ) -> Create:
-    """Return the operation that creates the run. `stored` is its input as it will be kept: no secrets in it.
+    """Return the operation that creates the run of the key `run_id`. `stored` is its input as it will be kept: no
+    secrets in it.
 
     Raises InputInvalid `option_invalid` for a workspace that begins with what is not allowed, for tools that are not
     declared, and for what is no word for file events."""

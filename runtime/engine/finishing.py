@@ -11,6 +11,7 @@ from copy import deepcopy
 
 from runtime.core import chunk
 from runtime.core.batch import Band, Batch
+from runtime.core.ids import shown_run_id
 from runtime.core.launch import AgentExit
 from runtime.core.open_items import OpenItems
 from runtime.core.ops import Finish
@@ -70,7 +71,7 @@ def build_finish(
     chunks += open_items.closers()
     terminal = ending.terminal or _terminal(head, ending)
     if chunk.chunk_type(terminal) == chunk.RUN_FINISHED and not open_items.run_open:
-        chunks.append(chunk.run_started(head.run_id, head.thread_id))
+        chunks.append(chunk.run_started(shown_run_id(head.run_id), head.thread_id))
     chunks.append(terminal)
     if head.closed:  # an interrupted run's log has its terminal already; only its status can still move (P23)
         chunks = []
@@ -90,6 +91,6 @@ def build_finish(
 
 def _terminal(head: Head, ending: Ending) -> bytes:
     if ending.status is Status.COMPLETED:
-        return chunk.run_finished(head.run_id, head.thread_id)
+        return chunk.run_finished(shown_run_id(head.run_id), head.thread_id)
     error = ending.error or RunError(message="The run failed.", code="agent_lost")
-    return chunk.run_error(head.run_id, error.message, error.code)
+    return chunk.run_error(shown_run_id(head.run_id), error.message, error.code)

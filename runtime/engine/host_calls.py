@@ -36,6 +36,7 @@ from msgspec.structs import replace
 
 from runtime import host_tools
 from runtime.core import chunk
+from runtime.core.ids import shown_run_id
 from runtime.core.record import Head
 from runtime.engine.appending import Appender
 from runtime.engine.authority import Authority, repeat
@@ -227,11 +228,11 @@ class HostCalls:
     def _emitter(self, id: str) -> Callable[[str, Any], None]:
         """Return what stores an event of a call, from the function's OS thread: the n-th is stored once (P8)."""
         loop = asyncio.get_running_loop()
-        count = 0
+        count, run_id = 0, shown_run_id(self._head.run_id)
 
         def emit(name: str, value: Any) -> None:
             nonlocal count
-            data = chunk.custom(name, value, runId=self._head.run_id, threadId=self._head.thread_id, callId=id)
+            data = chunk.custom(name, value, runId=run_id, threadId=self._head.thread_id, callId=id)
             key, count = f"tool:{id}:event:{count}", count + 1
             try:
                 asyncio.run_coroutine_threadsafe(self._appender.put_live(data, key), loop).result()

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import TypeVar
 
+from runtime.core.ids import shown_run_id
 from runtime.core.record import RunSpec
 from runtime.errors import JournalUnavailable
 from runtime.ports import Harness, Translator
@@ -38,4 +39,4 @@ def translator_of(harness: Harness, run_id: str, spec: RunSpec) -> Translator:
             f"{have} here: what the agent printed cannot be read as before. What is stored stays. Serve runs to their "
             "end with a version that keeps their translator before you go on to one that does not."
         )
-    return harness.translator(run_id, spec)
+    return harness.translator(shown_run_id(run_id), spec)

@@ -20,7 +20,7 @@ from functools import partial
 from typing import TypeVar
 
 from runtime.core import chunk
-from runtime.core.ids import thread_key
+from runtime.core.ids import shown_run_id, thread_key
 from runtime.core.ops import Note
 from runtime.core.record import Head, Launch, RunSpec
 from runtime.core.workspace import WorkspaceSource, read_source
@@ -173,7 +173,7 @@ class Preparer:
             env["HOME"] = sandbox.home
         try:
             spec = await self._reaching(lambda: going_on(self._harness, sandbox, self._spec, env, past))
-            launch = self._harness.launch(self._head.run_id, spec, env, sandbox.workspace, past.messages)
+            launch = self._harness.launch(shown_run_id(self._head.run_id), spec, env, sandbox.workspace, past.messages)
             lent, provider = self._tools.lent, self._provider
             offer = partial(host_calls.offer, lent, spec.input, provider, sandbox, self._harness, launch)
             return await self._reaching(offer)

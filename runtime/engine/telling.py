@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
 from runtime.core.growing import RUN_CHARS
+from runtime.core.ids import shown_run_id
 from runtime.core.record import Head, RunSpec
 from runtime.core.thread import ThreadRun
 from runtime.core.transcript import Transcript, decode
@@ -39,7 +40,7 @@ async def thread_runs(runs: Runs, shard_of: Callable[[str], ShardPort], ask: Ask
         elif max_bytes > 0:
             said = await _so_far(head, shard_of(head.run_id), ask)
             max_bytes -= min(head.log_bytes, RUN_CHARS)
-        found.append(ThreadRun(head.run_id, spec.input.get("messages") or [], said))
+        found.append(ThreadRun(shown_run_id(head.run_id), spec.input.get("messages") or [], said))
     return found[::-1]
 
 

@@ -186,9 +186,10 @@ class MemoryStore:
     def close(self) -> None:
         """Do nothing: there is nothing to release."""
 
-    def _newest_first(self, owner: str) -> Iterator[Head]:
+    def _newest_first(self, owner: str | None) -> Iterator[Head]:
         heads = self._tables.heads
-        return (heads[run_id] for run_id in reversed(self._tables.ordinals) if heads[run_id].owner == owner)
+        newest = (heads[run_id] for run_id in reversed(self._tables.ordinals))
+        return (head for head in newest if owner in (None, head.owner))
 
 
 def _one(view: Transaction, op: Op, now_ms: int) -> Outcome:

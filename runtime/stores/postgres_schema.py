@@ -217,9 +217,12 @@ LIST_BATCHES: Final = f"""WITH page AS (
 COUNT_RUNS: Final = "SELECT count(*) FROM outlast.run"
 
 
-def list_runs(*, by_status: bool, by_thread: bool) -> str:
-    """Return the statement for one page, newest first; each of the four has an index that ends in `ordinal`."""
-    where = ["r.owner = %(owner)s", "r.ordinal < %(below)s"]
+def list_runs(*, by_owner: bool, by_status: bool, by_thread: bool) -> str:
+    """Return the statement for one page, newest first. Of one owner each of the four has an index that ends in
+    `ordinal`; over all owners, which is the operator's, it goes down the ordinals."""
+    where = ["r.ordinal < %(below)s"]
+    if by_owner:
+        where.append("r.owner = %(owner)s")
     if by_status:
         where.append("r.status = %(status)s")
     if by_thread:

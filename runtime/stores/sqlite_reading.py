@@ -80,7 +80,11 @@ class SqliteReading:
     def list_runs(self, query: RunQuery) -> RunPage:
         """Return one page of runs, newest first. Raises InputInvalid `cursor_invalid`."""
         limit = page_limit(query.limit)
-        statement = sql.list_runs(by_status=query.status is not None, by_thread=query.thread_id is not None)
+        statement = sql.list_runs(
+            by_owner=query.owner is not None,
+            by_status=query.status is not None,
+            by_thread=query.thread_id is not None,
+        )
         values = {
             "owner": query.owner,
             "below": decode_cursor(query.cursor),

@@ -232,9 +232,12 @@ LIST_BATCHES: Final = f"""SELECT {_BATCH} FROM batch
     ORDER BY seq"""
 
 
-def list_runs(*, by_status: bool, by_thread: bool) -> str:
-    """Return the statement for one page, newest first; each of the four has an index that ends in `ordinal`."""
-    where = ["run.owner = :owner", "run.ordinal < :below"]
+def list_runs(*, by_owner: bool, by_status: bool, by_thread: bool) -> str:
+    """Return the statement for one page, newest first. Of one owner each of the four has an index that ends in
+    `ordinal`; over all owners, which is the operator's, it goes down the ordinals."""
+    where = ["run.ordinal < :below"]
+    if by_owner:
+        where.append("run.owner = :owner")
     if by_status:
         where.append("run.status = :status")
     if by_thread:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from psycopg.errors import LockNotAvailable, UniqueViolation
@@ -69,9 +70,9 @@ class Tables:
             LIST_OPEN: lambda _: [(row.run_id, row.version, row.head) for row in self._open()],
             RAISE: lambda values: [(self._raise(values),)],
         }
-        for by_status in (False, True):
-            for by_thread in (False, True):
-                self._statements[sql.list_runs(by_status=by_status, by_thread=by_thread)] = self._list_runs
+        for owner, status, thread in product((False, True), repeat=3):
+            statement = sql.list_runs(by_owner=owner, by_status=status, by_thread=thread)
+            self._statements[statement] = self._list_runs
 
     def answer(self, query: Query) -> Rows:
         """Run one statement to its end. Raises UniqueViolation, LockNotAvailable, and what `between` raises; KeyError
@@ -200,7 +201,7 @@ class Tables:
         wanted = [
             row
             for row in reversed(self.runs.values())
-            if row.owner == values["owner"]
+            if values["owner"] in (None, row.owner)
             and row.ordinal < values["below"]
             and values["status"] in (None, row.status)
             and values["thread_id"] in (None, row.thread_id)

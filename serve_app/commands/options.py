@@ -8,7 +8,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import click
 
-from runtime.core.ids import RunId, ThreadId
+from runtime.core.ids import RunId, RunKey, ThreadId
 from runtime.errors import InputInvalid
 from runtime.settings import load
 from serve_app.http_client import Instance
@@ -39,7 +39,8 @@ def checked(parse: Callable[[str], T]) -> Callable[[str], T]:
 RUN_ID = checked(RunId.parse)
 THREAD_ID = checked(ThreadId.parse)
 
-run_argument = click.argument("run_id", metavar="RUN", type=RUN_ID)
+# Of a run that is there: the operator names that of another owner by its key.
+run_argument = click.argument("run_id", metavar="RUN", type=checked(RunKey.parse))
 
 
 def with_instance(command: Callable[Concatenate[Instance, P], R]) -> Callable[..., R]:

@@ -154,6 +154,10 @@ class ReadCases:
             active = store.find_active(owner, THREAD)
             assert active == shard.head(run_id)
         assert store.list_runs(RunQuery(owner="nobody")).runs == []
+        everybodys = store.list_runs(RunQuery(owner=None, thread_id=THREAD, limit=1))
+        assert [head.run_id for head, _ in everybodys.runs] == ["run-2"]
+        older = store.list_runs(RunQuery(owner=None, cursor=everybodys.next))
+        assert [head.run_id for head, _ in older.runs] == [RUN]
         assert store.find_active("nobody", THREAD) is None
 
     def test_a_thread_lists_its_runs_oldest_first(self, shard: ShardDriver) -> None:

@@ -26,6 +26,7 @@ from runtime.harnesses.shell import ShellHarness
 from runtime.ports import ShardPort, SupervisorPort
 from runtime.settings import Settings
 from runtime.stores.memory import MemoryStore
+from serve_app.access import Access
 from serve_app.app import build_app
 from serve_app.gateway import Gateway
 from serve_app.log_reader import SegmentReader
@@ -255,7 +256,12 @@ class World:
 
 @asynccontextmanager
 async def world(
-    segments: SegmentReader | None = None, *, shard_segments: Any = None, lifespan: bool = True, **settings: Any
+    segments: SegmentReader | None = None,
+    *,
+    shard_segments: Any = None,
+    lifespan: bool = True,
+    access: Access | None = None,
+    **settings: Any,
 ) -> AsyncIterator[World]:
     """Make everything, run the app's lifespan, and take it down again."""
     chosen = Settings(**settings)
@@ -265,7 +271,7 @@ async def world(
         store, 0, "test", settings=chosen, clock=SystemClock(), threads=threads, segments=shard_segments
     )
     cluster = LocalCluster(TroubledShard(shard), NotingSupervisor())
-    replica = Replica("replica-1", segments)
+    replica = Replica("replica-1", segments, access)
     app = build_app(cluster, chosen, {"shell": ShellHarness()}, replica)
     made = World(app, cluster, replica, store)
     try:

@@ -331,6 +331,7 @@ async def test_openapi_describes_every_route_with_its_errors() -> None:
         "/api/runs/{run_id}",
         "/api/runs/{run_id}/stderr",
         "/api/runs/{run_id}/takeover",
+        "/api/runs/{run_id}/workspace",
         "/api/nodes/{node}/drain",
         "/api/reap",
         "/api/threads/{thread_id}",
