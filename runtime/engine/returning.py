@@ -25,21 +25,43 @@ from runtime.ports import Clock, SandboxProvider, ShardPort
 
 log = logging.getLogger("outlast.supervisor")
 
+DESTROY_S = 45.0  # above what a provider and the way to its host give themselves
+
 
 async def give_back(shards: Iterable[ShardPort], providers: Mapping[str, SandboxProvider], clock: Clock) -> int:
-    """Destroy every sandbox that is pending; return how many are gone now. What fails is tried the next time."""
+    """Destroy every sandbox that is pending; return how many are gone now. What fails is tried the next time.
+
+    Hosts hold one another up by nothing, a run those of its host by DESTROY_S at most: one that was not reached is not
+    asked again in this turn."""
+    listed = await asyncio.gather(*(_pending(shard) for shard in shards))
+    places: dict[str, list[tuple[ShardPort, Head]]] = {}
+    for shard, head in (one for found in listed for one in found):
+        places.setdefault((head.sandbox_key or "").rpartition("/")[0], []).append((shard, head))
+    return sum(await asyncio.gather(*(_give_back_all(there, providers, clock) for there in places.values())))
+
+
+async def _pending(shard: ShardPort) -> list[tuple[ShardPort, Head]]:
+    try:
+        async with asyncio.timeout(DESTROY_S):
+            return [(shard, head) for head in await shard.destroy_pending()]
+    except (OutlastError, TimeoutError) as error:
+        log.debug("a shard does not answer: %r", error)
+        return []
+
+
+async def _give_back_all(
+    there: Iterable[tuple[ShardPort, Head]], providers: Mapping[str, SandboxProvider], clock: Clock
+) -> int:
     gone = 0
-    for shard in shards:
+    for shard, head in there:
         try:
-            pending = await shard.destroy_pending()
-        except OutlastError as error:
-            log.debug("a shard does not answer: %s", error)
-            continue
-        for head in pending:
-            try:
+            async with asyncio.timeout(DESTROY_S):
                 gone += await _give_back(shard, providers, head, clock.wall_ms())
-            except Exception as error:  # noqa: BLE001 - one run's trouble, a plugin's too, holds up no other run
-                log.warning("run %s: its sandbox could not be destroyed yet: %s", head.run_id, error)
+        except (SandboxUnreachable, TimeoutError) as error:
+            log.warning("run %s: its sandbox, and what else is on its host: not destroyed yet: %r", head.run_id, error)
+            break
+        except Exception as error:  # noqa: BLE001 - one run's trouble, a plugin's too, holds up no other run
+            log.warning("run %s: its sandbox could not be destroyed yet: %s", head.run_id, error)
     return gone
 
 

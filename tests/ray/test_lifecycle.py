@@ -100,6 +100,29 @@ def test_a_run_limit_ends_the_run_and_its_agent(instance: Instance) -> None:
     assert (record["status"], record["error"]["code"]) == ("failed", "run_limit")
 
 
+def test_runs_that_nobody_comes_back_for_end_and_are_told_of(instance: Instance, tmp_path: Path) -> None:
+    itself, never = unique("itself"), unique("never")
+    instance.begin(never, "echo 1; sleep 3000", detachedTtlS=2)
+    with Watch(instance, itself, f"echo 1; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done") as watch:
+        watch.until_lines(1)
+    wait_until(lambda: instance.record(itself)["detachedSince"], "nobody who watches", 30.0)
+    (tmp_path / "go").touch()
+
+    def reaped() -> bool:
+        instance.http.post("/api/reap", timeout=40.0).raise_for_status()
+        return all(instance.record(run)["reaped"] for run in (itself, never))
+
+    wait_until(reaped, "what became of both runs", 60.0)
+    expired, finalized = instance.ended(never), instance.ended(itself)
+    assert (expired["status"], expired["error"]["code"]) == ("aborted", "detached_expired")
+    assert (finalized["status"], finalized["exitCode"], finalized["reaped"]) == ("completed", 0, "finalized")
+    assert expired["finishedAt"] - expired["detachedSince"] >= 2000
+    assert (expired["reaped"], expired["closed"]) == ("expired", True)
+    assert instance.metric('outlast_reaped_total{outcome="expired"}') >= 1.0
+    with Watch(instance, never) as watch:
+        assert watch.until_end()["code"] == "detached_expired"
+
+
 def test_two_posts_of_one_run_at_once_start_one_agent(instance: Instance, tmp_path: Path) -> None:
     run = unique("twice")
     script = f"echo started >> {tmp_path}/starts; {numbered(20)}"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+import pytest
 from waiting import until
 
 from runtime.core.ops import Note, Op
 from runtime.core.record import Head, RunSpec, Status
+from runtime.engine import returning
 from runtime.engine.clock import SystemClock
 from runtime.engine.returning import Orphans, give_back
 from runtime.errors import LaunchFailed, SandboxUnreachable, StoreUnavailable
@@ -70,10 +72,10 @@ class Provider:
         self.destroyed.append(key)
 
 
-def ended_run() -> tuple[ShardDriver, Provider, list[ShardPort], dict[str, SandboxProvider]]:
+def ended_run(key: str = "key-1") -> tuple[ShardDriver, Provider, list[ShardPort], dict[str, SandboxProvider]]:
     driver, provider = ShardDriver(MemoryStore()), Provider()
     driver.start()
-    driver.do(Note(run_id="run-1", epoch=1, sandbox_key="key-1"))
+    driver.do(Note(run_id="run-1", epoch=1, sandbox_key=key))
     driver.end(status=Status.FAILED)
     name = driver.store.read_run("run-1")
     assert name is not None
@@ -203,3 +205,17 @@ async def test_a_provider_that_does_not_answer_is_asked_again() -> None:
 
 def test_the_interval_is_a_setting() -> None:
     assert Settings().reap_interval_s > 0
+
+
+async def test_a_provider_that_hangs_holds_up_no_other_host_and_no_later_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(returning, "DESTROY_S", 0.05)
+    driver, provider, shards, providers = ended_run("away/run-1")
+    driver.start("run-2", "thread-2")
+    driver.do(Note(run_id="run-2", epoch=1, sandbox_key="here/run-2"))
+    driver.end("run-2", status=Status.FAILED)
+    provider.silent["away"] = asyncio.Event()
+    assert await give_back(shards, providers, SystemClock()) == 1
+    assert (provider.destroyed, driver.head().destroy_pending) == (["here/run-2"], True)
+    del provider.silent["away"]
+    assert await give_back(shards, providers, SystemClock()) == 1
+    assert not driver.head().destroy_pending
