@@ -119,7 +119,7 @@ class SupervisorActor:
         await supervisor.open()
         shard = partial(_shard_for, shards)
         orphans = returning.Orphans(shard, self._providers)
-        reaper = self._reaper = Reaper(supervisor, shards, shard, SystemClock())
+        reaper = self._reaper = Reaper(supervisor, shards, shard, SystemClock(), orphans)
         works: dict[str, Callable[[], Awaitable[None]]] = {
             "giving back": partial(self._give_back, list(shards.values())),
             "reaping": partial(self._reap, reaper),

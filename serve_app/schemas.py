@@ -165,6 +165,8 @@ class ReapReport(_Out):
     outcomes: dict[str, int]
     runs: list[ReapedRun]
     failures: list[str]
+    orphans: int
+    kept: dict[str, str]
 
 
 class RunPageBody(_Out):

@@ -27,6 +27,7 @@ from runtime.core.reap_ops import Account, Expire, ReapStage
 from runtime.core.reaping import due
 from runtime.core.record import CancelReason, Head, Struct
 from runtime.engine.authority import repeat
+from runtime.engine.returning import Orphans
 from runtime.engine.supervisor import Supervisor
 from runtime.errors import OutlastError
 from runtime.ports import Clock, ShardPort
@@ -74,6 +75,8 @@ class Report(Struct, frozen=True, kw_only=True):
     outcomes: dict[str, int]
     runs: list[ReapedRun]
     failures: list[str]
+    orphans: int  # sandboxes destroyed that were nobody's, since the supervisor began
+    kept: dict[str, str]  # sandboxes that are nobody's known one and were left, and why
 
 
 class Reaper:
@@ -85,6 +88,7 @@ class Reaper:
         shards: Mapping[int, ShardPort],
         shard_of: Callable[[str], ShardPort],
         clock: Clock,
+        orphans: Orphans,
     ) -> None:
         self.counts: Counter[str] = Counter()  # of what is not merely going on, since this supervisor began
         self.last: Report | None = None
@@ -92,6 +96,7 @@ class Reaper:
         self._shards = shards
         self._shard = shard_of
         self._clock = clock
+        self._orphans = orphans
 
     async def sweep(self, *, dry_run: bool = False, budget_s: float = RUN_BUDGET_S) -> Report:
         """Look at what is due once, and return what came of it within about `budget_s`. `dry_run`: look only."""
@@ -111,7 +116,16 @@ class Reaper:
         if not dry_run:
             self.counts.update({name: n for name, n in counts.items() if name != ReapOutcome.PRODUCING})
         outcomes = {outcome.value: counts[outcome.value] for outcome in ReapOutcome}
-        report = Report(at=at, dry_run=dry_run, considered=len(found), outcomes=outcomes, runs=found, failures=failures)
+        report = Report(
+            at=at,
+            dry_run=dry_run,
+            considered=len(found),
+            outcomes=outcomes,
+            runs=found,
+            failures=failures,
+            orphans=self._orphans.ended,
+            kept={key: why.value for key, why in self._orphans.kept.items()},
+        )
         self.last = report
         return report
 

@@ -14,17 +14,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
 
 from runtime.core.names import Flaw, decode_name
 from runtime.core.ops import Note
 from runtime.core.record import Head, Launch
 from runtime.engine.plugins import pick
 from runtime.engine.preparing import CREATE_DEADLINE_S
-from runtime.errors import AgentError, OutlastError, SandboxUnreachable
+from runtime.errors import AgentError, OutlastError, SandboxUnreachable, StoreError
 from runtime.ports import Clock, SandboxProvider, ShardPort
 
 log = logging.getLogger("outlast.supervisor")
 
+MAX_ENDED = 200  # orphans of one turn
 DESTROY_S = 45.0  # above what a provider and the way to its host give themselves
 
 
@@ -81,6 +83,17 @@ async def _give_back(shard: ShardPort, providers: Mapping[str, SandboxProvider],
     return True
 
 
+class Kept(StrEnum):
+    """Why a sandbox that is no run's known one was left; the names are those of the contract's table 7.7."""
+
+    UNDECODABLE_NAME = "undecodable-name"
+    UNKNOWN_RUN = "unknown-run"
+    STORE_ERROR = "store-error"
+    NON_TERMINAL = "non-terminal"
+    MAX_DELETES = "max-deletes"
+    DELETE_FAILED = "delete-failed"
+
+
 class Orphans:
     """Ends sandboxes of our own deployment whose run the store says has ended and given everything back, or names
     another sandbox, which is there beside this one (P22).
@@ -88,12 +101,16 @@ class Orphans:
     Deliberately not: an age. An ended run is ended for ever (I5), and a key that is on a record stays there; so nothing
     may be made under the orphan's key any more, and whoever waits for the workspace would wait for that age. What the
     store does not know, or does not answer about, is kept and reported once; so is a sandbox whose run names one that
-    is not seen, since a provider that calls one thing by two names must lose nothing by it."""
+    is not seen, since a provider that calls one thing by two names must lose nothing by it. What is kept is in `kept`,
+    with why; a journal is a part of its sandbox, so that no other sweep looks for journals."""
 
     def __init__(self, shard_of: Callable[[str], ShardPort], providers: Mapping[str, SandboxProvider]) -> None:
         self._shard_of = shard_of
         self._providers = providers
         self._reported: set[str] = set()
+        self.kept: dict[str, Kept] = {}  # as of the newest turn, sandboxes that are somebody's excepted
+        self.ended = 0  # since this supervisor began
+        self._left = 0
 
     async def end(self) -> int:
         """Destroy every orphan; return how many there were. What fails is tried the next time.
@@ -101,16 +118,20 @@ class Orphans:
         Hosts hold one another up by the deadline of one destroy at most: all are dealt with at once, and one that was
         not reached is not asked again in this turn."""
         ended = 0
+        self._left = MAX_ENDED
+        before, self.kept = self.kept, {}
         for name in self._providers:
             provider = pick(self._providers, name)
             try:
                 keys = [] if provider is None else await provider.list()
             except Exception as error:  # noqa: BLE001 - a plugin's trouble is no other provider's
                 log.warning("provider %s does not say what there is: %s", name, error)
+                self.kept |= before  # of whom nothing was heard, the last word stands
                 continue
             if provider is not None:
                 hosts = _by_host(provider, keys)
                 ended += sum(await asyncio.gather(*(self._end_all(provider, host, set(keys)) for host in hosts)))
+        self.ended += ended
         return ended
 
     async def _end_all(self, provider: SandboxProvider, keys: list[str], there: set[str]) -> int:
@@ -119,34 +140,41 @@ class Orphans:
             try:
                 ended += await self._end(provider, key, there)
             except SandboxUnreachable as error:
+                self.kept[key] = Kept.DELETE_FAILED
                 log.warning("sandbox %s, and what else is on its host: not looked after: %s", key, error)
                 break
             except Exception as error:  # noqa: BLE001 - one run's trouble, a plugin's too, holds up no other run
+                self.kept[key] = Kept.STORE_ERROR if isinstance(error, StoreError) else Kept.DELETE_FAILED
                 log.warning("sandbox %s: not looked after: %s", key, error)
         return ended
 
     async def _end(self, provider: SandboxProvider, key: str, there: set[str]) -> bool:
         run_id = decode_name(key.rpartition("/")[2])
         if isinstance(run_id, Flaw) or not await asyncio.to_thread(_names, provider, key, run_id):
-            self._report(key, "its key does not say whose it is")
+            self._report(key, Kept.UNDECODABLE_NAME, "its key does not say whose it is")
             return False
         stored = await self._shard_of(run_id).record(run_id)
         if stored is None:
-            self._report(key, "the store does not know its run")
+            self._report(key, Kept.UNKNOWN_RUN, "the store does not know its run")
             return False
         head = stored[0]
         ours = head.sandbox_key in (None, key)
         if not head.status.terminal and not ours and head.sandbox_key not in there:
-            self._report(key, f"its run is on {head.sandbox_key}, which is not seen")
+            self._report(key, Kept.NON_TERMINAL, f"its run is on {head.sandbox_key}, which is not seen")
             return False
         if head.destroy_pending if head.status.terminal else ours:
             return False  # `give_back`'s, or somebody's
+        if self._left <= 0:
+            self._report(key, Kept.MAX_DELETES, "enough was destroyed in this turn")
+            return False
+        self._left -= 1
         await provider.destroy(key)
         why = "it was made after its run had ended" if head.status.terminal else f"its run is on {head.sandbox_key}"
         log.warning("sandbox %s: %s, and is destroyed", key, why)
         return True
 
-    def _report(self, key: str, why: str) -> None:
+    def _report(self, key: str, kept: Kept, why: str) -> None:
+        self.kept[key] = kept
         if key not in self._reported:
             self._reported.add(key)
             log.warning("sandbox %s is kept: %s", key, why)

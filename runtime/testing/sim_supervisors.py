@@ -28,12 +28,24 @@ BUDGET_S = 10.0  # of one reaped run; short, so that it is exceeded
 class Office:
     """One life of the supervisor."""
 
-    def __init__(self, process: Process, shards: dict[int, SimShardClient], supervisor: Supervisor) -> None:
+    def __init__(
+        self,
+        process: Process,
+        shards: dict[int, SimShardClient],
+        supervisor: Supervisor,
+        providers: dict[str, SimProvider],
+    ) -> None:
         self.process = process
         self.shards = shards
         self.supervisor = supervisor
+        self.providers = providers
+        self.orphans = Orphans(self.shard, providers)
         self.reports: list[Report] = []  # of its reaper
         self.opened: asyncio.Future[None] = process.loop.create_future()
+
+    def shard(self, run_id: str) -> SimShardClient:
+        """Return the shard that serves the run."""
+        return self.shards[shard_of(run_id, len(self.shards))]
 
 
 class SimSupervisors:
@@ -64,16 +76,19 @@ class SimSupervisors:
         name = f"supervisor {len(self.all) + 1}"
         heard = partial(self._heard, name)
         shards = {shard: SimShardClient(self._shards, shard, heard) for shard in range(self._shards.count)}
+        providers = {"sim": SimProvider(self._world, name)}
         supervisor = Supervisor(
             shards,
             self._fleet,
-            {"sim": SimProvider(self._world, name)},
+            providers,
             Claimant(claimant=f"claimant of {name}", actor_id=name),
             settings=self._settings,
             clock=self._loop,
             shard_of=lambda run_id: shards[shard_of(run_id, len(shards))],
         )
-        office = self.current = Office(Process(self._loop, name), shards, supervisor)
+        office = self.current = Office(
+            Process(self._loop, name), shards, supervisor, {"sim": SimProvider(self._world, name)}
+        )
         self.all.append(office)
         office.process.start(self._live(office))
 
@@ -89,23 +104,19 @@ class SimSupervisors:
         office.process.kill()
 
     async def _give_back_forever(self, office: Office) -> None:
-        providers = {"sim": SimProvider(self._world, office.process.name)}
         while True:
-            await give_back(office.shards.values(), providers, self._loop)
+            await give_back(office.shards.values(), office.providers, self._loop)
             await asyncio.sleep(self._settings.reap_interval_s)
 
     async def _reap_forever(self, office: Office) -> None:
-        shards = office.shards
-        reaper = Reaper(office.supervisor, shards, lambda run_id: shards[shard_of(run_id, len(shards))], self._loop)
+        reaper = Reaper(office.supervisor, office.shards, office.shard, self._loop, office.orphans)
         while True:
             office.reports.append(await reaper.sweep(budget_s=BUDGET_S))
             await asyncio.sleep(self._settings.reap_interval_s)
 
     async def _end_orphans_forever(self, office: Office) -> None:
-        providers = {"sim": SimProvider(self._world, office.process.name)}
-        orphans = Orphans(lambda run_id: office.shards[shard_of(run_id, self._shards.count)], providers)
         while True:
-            await orphans.end()
+            await office.orphans.end()
             await asyncio.sleep(self._settings.reap_interval_s)
 
     async def tell(self, what: Callable[[Supervisor], Coroutine[Any, Any, Any]]) -> None:

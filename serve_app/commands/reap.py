@@ -38,4 +38,5 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
     counts = [f"{count} {outcome}" for outcome, count in report["outcomes"].items() if count]
     would = ", only looked" if report["dryRun"] else ""
     yield f"{report['considered']} detached runs{would}: {', '.join(counts) or 'nothing to do'}"
+    yield from (f"kept {key}: {why}" for key, why in report["kept"].items())
     yield from (f"left out: {failure}" for failure in report["failures"])

@@ -28,6 +28,7 @@ from runtime.core.reap_ops import Expire, ReapStage
 from runtime.core.record import CancelReason, Limits, Reaped, Status, to_wire
 from runtime.engine.concluding import DriveEnd
 from runtime.engine.reaping import Reaper, ReapOutcome, Report
+from runtime.engine.returning import Orphans
 from runtime.errors import StoreUnavailable
 from runtime.ports import ShardPort
 from runtime.testing.sim_loop import elapse, play
@@ -40,6 +41,7 @@ class Yard:
 
     acts: Acts
     reaper: Reaper
+    orphans: Orphans
     replica: asyncio.Task[None]
 
     def __init__(self) -> None:
@@ -60,7 +62,8 @@ class Yard:
 
     def another(self, shard: Any = None) -> Reaper:
         shard = cast("ShardPort", shard or self.acts.shard)
-        return Reaper(self.acts.supervisor, {0: shard}, lambda _run_id: shard, self.acts.stage.loop)
+        self.orphans = Orphans(lambda _run_id: shard, {})
+        return Reaper(self.acts.supervisor, {0: shard}, lambda _run_id: shard, self.acts.stage.loop, self.orphans)
 
     async def _count(self) -> None:
         while True:
@@ -340,7 +343,7 @@ def test_a_shard_that_does_not_say_holds_up_no_other() -> None:
                 await elapse(3600.0)
 
         both = {0: cast("ShardPort", yard.acts.shard), 1: cast("ShardPort", Hung())}
-        reaper = Reaper(yard.acts.supervisor, both, lambda _run_id: both[0], yard.acts.stage.loop)
+        reaper = Reaper(yard.acts.supervisor, both, lambda _run_id: both[0], yard.acts.stage.loop, yard.orphans)
         begun = yard.acts.stage.loop.time()
         report = await reaper.sweep()
         assert yard.acts.stage.loop.time() - begun < 10.0

@@ -12,7 +12,7 @@ from runtime.core.ops import Note, Op
 from runtime.core.record import Head, RunSpec, Status
 from runtime.engine import returning
 from runtime.engine.clock import SystemClock
-from runtime.engine.returning import Orphans, give_back
+from runtime.engine.returning import Kept, Orphans, give_back
 from runtime.errors import LaunchFailed, SandboxUnreachable, StoreUnavailable
 from runtime.ports import Capabilities, SandboxProvider, ShardPort
 from runtime.settings import Settings
@@ -132,8 +132,29 @@ async def test_no_sandbox_of_a_run_that_is_not_over_or_not_known_is_an_orphan() 
     driver, provider = ShardDriver(MemoryStore()), Provider()
     driver.start()
     provider.there = ["here/run-1", "here/another", "elsewhere/run-1", "here/not_decodable", "here/of/run-1"]
-    assert await orphans_of(driver, provider).end() == 0
+    orphans = orphans_of(driver, provider)
+    assert await orphans.end() == 0
     assert provider.destroyed == []
+    assert orphans.kept == {
+        "here/another": Kept.UNKNOWN_RUN,
+        "here/not_decodable": Kept.UNDECODABLE_NAME,
+        "here/of/run-1": Kept.UNDECODABLE_NAME,
+    }
+    provider.there = []
+    assert (await orphans.end(), orphans.kept) == (0, {})
+
+
+async def test_one_turn_destroys_so_many_orphans_and_the_next_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(returning, "MAX_ENDED", 1)
+    driver, provider, shards, providers = ended_run()
+    await give_back(shards, providers, SystemClock())
+    provider.destroyed.clear()
+    provider.there = ["here/run-1", "elsewhere/run-1"]
+    orphans = orphans_of(driver, provider)
+    assert await orphans.end() == 1
+    assert list(orphans.kept.values()) == [Kept.MAX_DELETES]
+    provider.there = list(orphans.kept)
+    assert (await orphans.end(), orphans.ended) == (1, 2)
 
 
 async def test_an_orphan_on_another_host_is_destroyed_too() -> None:
@@ -189,8 +210,9 @@ async def test_a_destroy_that_is_pending_is_not_done_twice() -> None:
 async def test_a_sandbox_is_kept_while_the_store_does_not_say_whose_it_is() -> None:
     provider = Provider()
     provider.there = ["here/run-1"]
-    assert await orphans_of(None, provider).end() == 0
-    assert provider.destroyed == []
+    orphans = orphans_of(None, provider)
+    assert await orphans.end() == 0
+    assert (provider.destroyed, orphans.kept) == ([], {"here/run-1": Kept.STORE_ERROR})
 
 
 async def test_a_provider_that_does_not_answer_is_asked_again() -> None:

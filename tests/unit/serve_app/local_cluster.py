@@ -110,7 +110,7 @@ class NotingSupervisor:
     async def reap(self, dry_run: bool) -> dict[str, Any]:
         await self._note("reap", str(dry_run))
         run = {"runId": "r-1", "outcome": "expired", "status": "aborted", "exitCode": None, "error": None}
-        facts = {"at": 7, "dryRun": dry_run, "considered": 1, "failures": []}
+        facts = {"at": 7, "dryRun": dry_run, "considered": 1, "failures": [], "orphans": 0, "kept": {}}
         return {**facts, "outcomes": {"expired": 1}, "runs": [run]}
 
     async def status(self) -> dict[str, Any]:

@@ -24,15 +24,17 @@ def test_each_run_has_a_line_and_the_last_one_counts_them() -> None:
         _run("r-2", "expired", status="aborted"),
         _run("r-3", "producing"),
         failures=["log:1 does not say what is due"],
+        kept={"local/m/d/r-9": "unknown-run"},
     )
     assert list(lines(report)) == [
         "r-1  finalized  (completed, exit code 0)",
         "r-2  expired  (aborted)",
         "r-3  producing",
         "3 detached runs: 1 finalized, 1 expired, 1 producing",
+        "kept local/m/d/r-9: unknown-run",
         "left out: log:1 does not say what is due",
     ]
 
 
 def test_a_look_says_that_it_was_one() -> None:
-    assert list(lines(_report(dry_run=True, failures=[]))) == ["0 detached runs, only looked: nothing to do"]
+    assert list(lines(_report(dry_run=True, failures=[], kept={}))) == ["0 detached runs, only looked: nothing to do"]
