@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import appends
+import containers
 import delivery
 import losses
 import lost_nodes
@@ -39,6 +40,7 @@ GROUPS = (
     Group(("run_actor_uss_mb",), memory.run_actor),
     Group(("takeover_p50_ms", "takeover_p99_ms"), takeovers.warm),
     Group(("takeover_66k_ms",), takeovers.long_log),
+    Group(("takeover_200_files_ms",), takeovers.files),
     Group(("takeover_frozen_p50_ms", "takeover_frozen_p99_ms"), losses.frozen),
     Group(("takeover_20_at_once_ms",), losses.twenty),
     Group(
@@ -56,6 +58,7 @@ GROUPS = (
         alone=lost_nodes.lost_nodes,
         missing=lost_nodes.missing,
     ),
+    Group(containers.ROWS, alone=containers.containers, missing=containers.missing),
     Group(("cluster_replace_per_run_ms",), alone=replacing.replace_cluster),
     Group(("translate_lines_per_s",), alone=pure.translate),
     Group(appends.rows_of("sqlite"), alone=appends.sqlite),

@@ -103,12 +103,12 @@ class Served:
 
     # --- runs ---
 
-    async def post(self, run_id: str, harness: str, message: str) -> Stream:
+    async def post(self, run_id: str, harness: str, message: str, **forwarded: str) -> Stream:
         """Start a run; return its stream."""
         body = {
             "threadId": run_id,
             "messages": [{"role": "user", "content": message}],
-            "forwardedProps": {"harness": harness},
+            "forwardedProps": {"harness": harness, **forwarded},
         }
         return await open_stream(self.url, "POST", "/api/chat", body, {"X-Run-Id": run_id})
 

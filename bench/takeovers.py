@@ -32,6 +32,11 @@ LONG_CHUNKS = 66_000
 AFTER_S = (1.5, 3.0)
 SETTLE_S = 0.5  # of stream after the takeover: to see it go on without loss
 SEED = 20
+FILES = 200
+WRITES_FILES = f"""
+for i in $(seq {FILES}); do echo $i > file-$i; done; sleep 4
+while :; do echo /tick; sleep 0.05; done
+"""
 
 
 async def warm(served: Served, quick: bool) -> Figures:
@@ -53,6 +58,36 @@ async def long_log(served: Served, quick: bool) -> Figures:
         await stream.until(b"@@%d:" % (LONG_CHUNKS + RATE))  # the first that were not part of the burst
         found.append(await lose_driver(served, run_id, stream))
     return {"takeover_66k_ms": Figure(quantile(found, 0.5), len(found))}
+
+
+async def files(served: Served, quick: bool) -> Figures:
+    """Measure where the log has told of FILES files by then, live chunks that no replay makes. All of them are told
+    once, before the kill or after it."""
+    found = []
+    for _ in range(1 if quick else LONG_TRIALS):
+        run_id = new_run()
+        stream = await served.post(run_id, "shell", WRITES_FILES, fileEvents="files")
+        await stream.until(b"/tick")
+        await asyncio.sleep(SETTLE_S)
+        found.append(await lose_shell_driver(served, run_id, stream))
+        made = [
+            event.data for event in stream.events() if b'"sandbox.file"' in event.data and b'"create"' in event.data
+        ]
+        if len(made) != FILES or len(set(made)) != FILES:
+            raise BenchError(f"{len(made)} of {FILES} files were told of")
+    return {"takeover_200_files_ms": Figure(quantile(found, 0.5), len(found))}
+
+
+async def lose_shell_driver(served: Served, run_id: str, stream: Stream) -> float:
+    """Kill the driver of a shell's run that streams; return the ms to its successor's first chunk, and end the run."""
+    claims = (await served.record(run_id))["claims"]
+    lost_ns = time.time_ns()
+    os.kill(claims[-1]["pid"], signal.SIGKILL)
+    first = await _first_of_successor(served, run_id, len(claims))
+    await stream.until(b"_%016d\n" % first)
+    await asyncio.sleep(SETTLE_S)
+    await served.end(run_id, stream)
+    return (next(event.came_ns for event in stream.events() if event.position == first) - lost_ns) / 1e6
 
 
 async def _trials(served: Served, count: int) -> list[float]:
