@@ -23,6 +23,7 @@ import os
 import stat
 import struct
 import time
+import weakref
 import zlib
 from contextlib import suppress
 from functools import partial
@@ -162,24 +163,19 @@ def _text(entry: Entry) -> bytes | None:
 
 
 class Baseline:
-    """One that is there. Raises OSError and ValueError if it is not whole."""
+    """One that is there; it is closed when nobody has it any more. Raises OSError and ValueError if it is not whole."""
 
     def __init__(self, path: str) -> None:
-        self._file: BinaryIO = open(path, "rb")  # noqa: SIM115 - `close` closes it
-        try:
-            self._file.seek(-_TRAILER.size, os.SEEK_END)
-            self._start, self._size, magic = _TRAILER.unpack(self._file.read())
-            if magic != _MAGIC:
-                raise ValueError("it is no baseline")
-            self._lines = self._unpacked()
-            self.facts: dict[str, Any] = json.loads(next(self._lines, b"{}"))
-        except BaseException:
-            self._file.close()
-            raise
-
-    def close(self) -> None:
-        """Release the file."""
-        self._file.close()
+        self._fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        self.close = weakref.finalize(self, os.close, self._fd)
+        end = os.fstat(self._fd).st_size - _TRAILER.size
+        if end < 0:
+            raise ValueError("it is cut off")
+        self._start, self._size, magic = _TRAILER.unpack(os.pread(self._fd, _TRAILER.size, end))
+        if magic != _MAGIC:
+            raise ValueError("it is no baseline")
+        self._lines = self._unpacked()
+        self.facts: dict[str, Any] = json.loads(next(self._lines, b"{}"))
 
     def entries(self) -> Iterator[Entry]:
         """Yield what the workspace held; once."""
@@ -193,7 +189,7 @@ class Baseline:
 
     def stored(self, at: int, length: int) -> bytes:
         """Return what is kept of a content, as it is kept."""
-        return os.pread(self._file.fileno(), length, at)
+        return os.pread(self._fd, length, at)
 
     def _read(self, at: int, length: int) -> bytes:
         return zlib.decompress(self.stored(at, length))
@@ -201,7 +197,7 @@ class Baseline:
     def _unpacked(self) -> Iterator[bytes]:
         unpack, rest, at = zlib.decompressobj(), b"", self._start
         while at < self._start + self._size:
-            piece = os.pread(self._file.fileno(), min(_PIECE, self._start + self._size - at), at)
+            piece = os.pread(self._fd, min(_PIECE, self._start + self._size - at), at)
             if not piece:
                 raise ValueError("it is cut off")
             at += len(piece)

@@ -25,7 +25,7 @@ import msgspec
 
 from runtime.core.launch import AgentExit
 from runtime.errors import AgentError, JournalUnavailable, LaunchFailed, SandboxUnreachable
-from runtime.ports import LaunchSpec
+from runtime.ports import FileChange, LaunchSpec
 from runtime.sandboxes.attendant import HOME, SPOOL
 from runtime.sandboxes.container_engine import Engine, Refusal
 from runtime.sandboxes.container_line import Line, LineLost
@@ -60,7 +60,9 @@ class DockerSandbox:
         self._wake = wake
         self._ended: AgentExit | None = None  # once it is recorded it is for ever
         self._idle: list[Line] = []  # at most one
-        weakref.finalize(self, _close, self._idle)
+        self._telling: list[Line] = []  # at most one, to what tells of files
+        for lines in (self._idle, self._telling):
+            weakref.finalize(self, _close, lines)
 
     async def launched(self) -> bool:
         """Return whether the launch file exists. Raises SandboxLost, SandboxUnreachable."""
@@ -166,6 +168,25 @@ class DockerSandbox:
     async def answer_call(self, call_id: str, data: bytes) -> None:
         """Write an answer. Raises SandboxLost, SandboxUnreachable."""
         await self._ask("answer", id=call_id, data=data.decode())
+
+    async def file_changes(self, *, diffs: bool, settled: bool) -> list[FileChange]:
+        """Return what changed since the last call, told by a program of its own (`file_teller.py`). Nothing while that
+        cannot be reached; the next one begins with the launch again."""
+        run = self.key.rpartition("/")[2]
+        job = {"workspace": WORKSPACE, "run": run, "diffs": diffs, "settled": settled}
+        line = self._telling.pop() if self._telling else await self._attach(ROOT, "file_teller")
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await line.send(json.dumps(job).encode() + b"\n")
+                data = (await line.answer())[1]
+        except (LineLost, TimeoutError):
+            line.close()
+            return []
+        except BaseException:
+            line.close()
+            raise
+        self._telling.append(line)
+        return [FileChange(**facts) for facts in json.loads(data)]
 
     # --- connections
 

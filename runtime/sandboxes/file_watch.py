@@ -8,14 +8,13 @@ saying which, and is not the agent's to exhaust.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 import zlib
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
-from runtime.ports import FileChange
 from runtime.sandboxes.baseline import FOLDER, Baseline, Entry, TooMuch, walk
 from runtime.sandboxes.diffing import Version, file_diff, shown
 
@@ -24,31 +23,43 @@ MAX_CHANGES = 500  # of one look; the next one tells more
 SETTLE_NS = 200_000_000
 DIFF_BYTES = 64 << 10
 Seen = tuple[object, ...]
+Facts = dict[str, Any]
 
 
 class FileWatch:
     """One driver's watch of one workspace. Blocks."""
 
-    def __init__(self, workspace: str, baseline: str, *, diffs: bool) -> None:
+    def __init__(
+        self,
+        workspace: str,
+        baseline: str,
+        *,
+        diffs: bool,
+        eyes: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """`eyes`: in which the workspace is looked at."""
         self._workspace = workspace
         self._baseline = baseline
         self._diffs = diffs
+        self._eyes = eyes
+        self._launch: Baseline | None = None  # open for diffs
         self._known: dict[str, Seen] | None = None
         self._waiting: set[str] = set()
         self._first: dict[str, Seen] = {}  # of what was there at the launch, and has not been deleted yet
         self._before: dict[str, tuple[int, tuple[int, int] | None]] = {}  # mode and content; for diffs alone
 
-    def look(self, *, settled: bool = True) -> list[FileChange]:
-        """Return what changed since the last look, at most MAX_CHANGES of it. Unless `settled`, what changed within
-        SETTLE_NS waits for the next look, once. Raises OSError, TooMuch."""
-        root = os.open(self._workspace, FOLDER)
-        try:
-            if self._known is None:
-                self._known = self._begin()
-                self._first = dict(self._known)
-            return self._compare(root, self._known, 0 if settled else SETTLE_NS)
-        finally:
-            os.close(root)
+    def look(self, *, settled: bool = True) -> list[Facts]:
+        """Return what changed since the last look, at most MAX_CHANGES of it: the facts of `runtime.ports.FileChange`.
+        Unless `settled`, what changed within SETTLE_NS waits for the next look, once. Raises OSError, TooMuch."""
+        if self._known is None:
+            self._known = self._begin()
+            self._first = dict(self._known)
+        with self._eyes():
+            root = os.open(self._workspace, FOLDER)
+            try:
+                return self._compare(root, self._known, 0 if settled else SETTLE_NS)
+            finally:
+                os.close(root)
 
     def _begin(self) -> dict[str, Seen]:
         """Return what there was at the launch. Raises TooMuch where that is not known."""
@@ -64,10 +75,13 @@ class FileWatch:
                     self._before[entry.path] = (entry.mode, entry.kept)
             return known
         finally:
-            baseline.close()
+            if self._diffs:
+                self._launch = baseline
+            else:
+                baseline.close()
 
-    def _compare(self, root: int, known: dict[str, Seen], settle_ns: int) -> list[FileChange]:
-        changes: list[FileChange] = []
+    def _compare(self, root: int, known: dict[str, Seen], settle_ns: int) -> list[Facts]:
+        changes: list[Facts] = []
         gone = set(known)
         waited, self._waiting = self._waiting, set()
         for entry in _told(walk(root)):
@@ -80,19 +94,20 @@ class FileWatch:
                 known[entry.path] = seen
                 at_ms = entry.seen[3] // 1_000_000
                 changes.append(
-                    FileChange(
-                        type="create" if before is None else "change",
-                        path=shown(entry.path),
-                        timestamp=at_ms,
-                        key=_key(entry.path, seen),
-                        diff=self._diff(entry) if self._diffs else None,
-                    )
+                    {
+                        "type": "create" if before is None else "change",
+                        "path": shown(entry.path),
+                        "timestamp": at_ms,
+                        "key": _key(entry.path, seen),
+                        "diff": self._diff(entry) if self._diffs else None,
+                    }
                 )
         for path in sorted(gone)[: MAX_CHANGES - len(changes)]:
             was = known.pop(path)
             was = self._first.pop(path, was)  # by this a successor knows it too, whatever came between
             now_ms = time.time_ns() // 1_000_000
-            changes.append(FileChange(type="delete", path=shown(path), timestamp=now_ms, key=_key(path, was, "gone")))
+            gone_key = _key(path, was) + ":gone"
+            changes.append({"type": "delete", "path": shown(path), "timestamp": now_ms, "key": gone_key, "diff": None})
         return changes
 
     def _diff(self, entry: Entry) -> str | None:
@@ -100,15 +115,11 @@ class FileWatch:
         old = None
         if entry.path in self._before:
             mode, kept = self._before[entry.path]
-            if kept is None:
+            if kept is None or self._launch is None:
                 return None
-            with suppress(OSError, ValueError, zlib.error):
-                baseline = Baseline(self._baseline)
-                try:
-                    old = Version(mode, zlib.decompress(baseline.stored(*kept)))
-                finally:
-                    baseline.close()
-            if old is None:
+            try:
+                old = Version(mode, zlib.decompress(self._launch.stored(*kept)))
+            except (OSError, zlib.error):
                 return None
         text = entry.read()
         if text is None or len(text) > DIFF_BYTES:
@@ -129,6 +140,6 @@ def _seen(entry: Entry) -> Seen:
     return (entry.mode, entry.size, *entry.seen[1:], entry.target)
 
 
-def _key(path: str, seen: Seen, *more: str) -> str:
-    text = repr((path, seen, *more))
-    return f"file:{hashlib.sha256(text.encode('utf-8', 'surrogateescape')).hexdigest()[:24]}"
+def _key(path: str, seen: Seen) -> str:
+    told = ".".join(format(number, "x") for number in seen if isinstance(number, int))
+    return f"file:{shown(path)}:{told}"  # a link that leads elsewhere is another file

@@ -181,7 +181,8 @@ class LocalSandbox:
             baseline_path = f"{self._baselines}/{self.key.rpartition('/')[2]}"
             self._watch = FileWatch(self.workspace, baseline_path, diffs=diffs)
         try:
-            return await asyncio.to_thread(self._watch.look, settled=settled)
+            looked = await asyncio.to_thread(self._watch.look, settled=settled)
+            return [FileChange(**facts) for facts in looked]
         except (OSError, TooMuch):
             return []
 

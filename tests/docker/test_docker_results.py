@@ -91,3 +91,32 @@ async def test_volumes_say_whose_they_are_and_a_journal_without_its_container_is
     await provider.destroy(two.key)
     assert found(deployment="labels", run="run-2") == []
     assert found(deployment="labels") == ["baselines", "baselines", "home", "home", "workspace", "workspace"]
+
+
+async def test_what_an_agent_does_to_files_is_told_and_to_a_successor_by_the_same_keys(engine: DockerEngine) -> None:
+    """Also of what the agent keeps to itself: its own user may look, and so may who tells."""
+    provider = DockerProvider("files", IMAGE, Limits(memory_bytes=256 << 20, pids=64), engine.address)
+    sandbox = await provider.create(provider.key("run-1"), "thread-1")
+    await sandbox.launch(
+        sh(
+            "umask 77; mkdir own; for i in $(seq 200); do echo $i > own/file-$i; done; echo on; "
+            "while [ ! -e go ]; do usleep 20000; done; rm own/file-1; echo off; sleep 600"
+        )
+    )
+    await read_until(sandbox, b"on\n")
+    told = await sandbox.file_changes(diffs=True, settled=True)
+    assert sorted(one.path for one in told) == sorted(f"own/file-{number}" for number in range(1, 201))
+    assert {one.type for one in told} == {"create"}
+    assert next(one.diff for one in told if one.path == "own/file-7").endswith("+7\n")  # type: ignore[union-attr]
+    assert await sandbox.file_changes(diffs=True, settled=True) == []
+    assert (await sandbox.exec(["touch", "/workspace/go"], 10.0))[0] == 0
+    await read_until(sandbox, b"off\n")
+    assert {(one.type, one.path) for one in await sandbox.file_changes(diffs=True, settled=True)} == {
+        ("create", "go"),
+        ("delete", "own/file-1"),
+    }
+    successor = await provider.resume(sandbox.key)
+    assert successor is not None
+    again = await successor.file_changes(diffs=True, settled=True)
+    assert {one.key for one in again} - {one.key for one in told} == {one.key for one in again if one.path == "go"}
+    await provider.destroy(sandbox.key)

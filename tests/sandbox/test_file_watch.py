@@ -30,7 +30,7 @@ def watched(tmp_path: Path) -> Watched:
 
 
 def told(watch: FileWatch) -> list[tuple[str, str]]:
-    return [(change.type, change.path) for change in watch.look()]
+    return [(change["type"], change["path"]) for change in watch.look()]
 
 
 def test_each_look_tells_what_changed_since_the_last(watched: Watched) -> None:
@@ -55,13 +55,13 @@ def test_a_successor_tells_what_its_predecessor_told_by_the_same_keys(watched: W
     (watched.place / "new").write_text("x")
     (watched.place / "changed").write_text("xx")
     (watched.place / "changed-and-gone").write_text("xx")
-    keys = {change.key for change in first.look()}
+    keys = {change["key"] for change in first.look()}
     (watched.place / "gone").unlink()
     (watched.place / "changed-and-gone").unlink()
-    keys |= {change.key for change in first.look()}
+    keys |= {change["key"] for change in first.look()}
     second = watched.watch().look()
-    assert {change.path for change in second} == {"new", "changed", "gone", "changed-and-gone"}
-    assert {change.key for change in second} <= keys
+    assert {change["path"] for change in second} == {"new", "changed", "gone", "changed-and-gone"}
+    assert {change["key"] for change in second} <= keys
 
 
 def test_what_comes_again_after_it_was_deleted_has_new_keys(watched: Watched) -> None:
@@ -71,9 +71,9 @@ def test_what_comes_again_after_it_was_deleted_has_new_keys(watched: Watched) ->
     keys = []
     for _ in range(2):
         (watched.place / "file").unlink()
-        keys += [change.key for change in watch.look()]
+        keys += [change["key"] for change in watch.look()]
         (watched.place / "file").write_text("y")
-        keys += [change.key for change in watch.look()]
+        keys += [change["key"] for change in watch.look()]
     assert len(set(keys)) == 4
 
 
@@ -106,11 +106,11 @@ def test_a_diff_is_against_what_the_file_was_at_the_launch(watched: Watched) -> 
     for text, added in (("one\ntwo\n", "+two\n"), ("one\ntwo\nthree\n", "+two\n+three\n")):
         (watched.place / "file").write_text(text)
         (change,) = watch.look()
-        assert change.diff is not None
-        assert change.diff.endswith(f" one\n{added}")
+        assert change["diff"] is not None
+        assert change["diff"].endswith(f" one\n{added}")
     (watched.place / "new").write_bytes(b"x" * (file_watch.DIFF_BYTES + 1))
     (change,) = watch.look()
-    assert change.diff is None
+    assert change["diff"] is None
 
 
 def test_what_is_being_written_waits_for_one_look(watched: Watched) -> None:
@@ -119,7 +119,7 @@ def test_what_is_being_written_waits_for_one_look(watched: Watched) -> None:
     (watched.place / "file").touch()
     assert watch.look(settled=False) == []
     (watched.place / "file").write_text("x")
-    assert [(change.type, change.path) for change in watch.look(settled=False)] == [("create", "file")]
+    assert [(change["type"], change["path"]) for change in watch.look(settled=False)] == [("create", "file")]
     (watched.place / "file").write_text("xx")
     assert watch.look(settled=False) == []
     assert told(watch) == [("change", "file")]
