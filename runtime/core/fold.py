@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 from runtime.core.chunk import Event, decode_chunk
-from runtime.core.growing import Call, Fixed, Growing, GrowingMessage, Messages, Words, kept, measure
+from runtime.core.growing import Call, Fixed, Growing, GrowingMessage, Messages, Words, kept, measure, short
 from runtime.core.messages import UI_ROLES, Message, Part, from_agui, result_output, result_part
 
 
@@ -29,6 +29,10 @@ def fold(chunks: Iterable[bytes]) -> list[Message]:
 def _text(event: Event, key: str) -> str:
     value = event.get(key)
     return value if isinstance(value, str) else ""
+
+
+def _name(event: Event, key: str) -> str:
+    return short(_text(event, key))
 
 
 def _tanstack(event: Event) -> dict[str, Any]:
@@ -51,6 +55,10 @@ class Fold:
         self._unended: dict[str, Call] = {}
         self._thoughts: dict[str, Words] = {}
         self._shorthand: dict[str, str] = {}  # _CHUNK type -> id that the next one without an id goes on with
+
+    def begin_late(self) -> None:
+        """Say that what is fed is not the beginning of the log."""
+        self._messages.late = True
 
     def feed(self, chunks: Iterable[bytes]) -> None:
         """Take the next chunks of the log."""
@@ -100,13 +108,14 @@ class Fold:
         return self._latest
 
     def _text_start(self, event: Event) -> None:
-        identity = _text(event, "messageId")
+        identity = _name(event, "messageId")
         if identity:
             growing = self._named(identity, UI_ROLES.get(_text(event, "role"), "assistant"))
-            growing.name = _text(event, "name") or growing.name
+            if name := _name(event, "name"):
+                self._messages.call(growing, name)
 
     def _text_content(self, event: Event) -> None:
-        identity, delta = _text(event, "messageId"), _text(event, "delta")
+        identity, delta = _name(event, "messageId"), _text(event, "delta")
         if not identity or not delta:
             return
         message = self._named(identity)
@@ -125,7 +134,7 @@ class Fold:
     # --- thinking ---------------------------------------------------------------------------------------------
 
     def _thought(self, event: Event) -> None:
-        identity, delta = _text(event, "messageId"), _text(event, "delta")
+        identity, delta = _name(event, "messageId"), _text(event, "delta")
         if not delta:
             return
         words = self._thoughts.get(identity)
@@ -143,22 +152,22 @@ class Fold:
     # --- tool calls -------------------------------------------------------------------------------------------
 
     def _call_start(self, event: Event) -> None:
-        identity, parent = _text(event, "toolCallId"), _text(event, "parentMessageId")
+        identity, parent = _name(event, "toolCallId"), _name(event, "parentMessageId")
         if not identity or identity in self._calls:
             return
         owner = self._named(parent) if parent else self._current(identity)
-        call = Call(identity, _text(event, "toolCallName"))
+        call = Call(identity, _name(event, "toolCallName"))
         self._calls[identity] = owner, call
         self._unended[identity] = call
         self._messages.add(owner, call)
 
     def _call_arguments(self, event: Event) -> None:
-        delta, found = _text(event, "delta"), self._calls.get(_text(event, "toolCallId"))
+        delta, found = _text(event, "delta"), self._calls.get(_name(event, "toolCallId"))
         if delta and found is not None:
             self._messages.grow(found[1], found[1].argue(delta))
 
     def _call_end(self, event: Event) -> None:
-        identity = _text(event, "toolCallId")
+        identity = _name(event, "toolCallId")
         if identity in self._calls:
             call = self._calls[identity][1]
             self._unended.pop(identity, None)
@@ -170,10 +179,10 @@ class Fold:
         self._call_arguments({**event, "toolCallId": identity})
 
     def _call_result(self, event: Event) -> None:
-        identity, content = _text(event, "toolCallId"), kept(event.get("content"))
+        identity, content = _name(event, "toolCallId"), kept(event.get("content"))
         part = result_part(identity, content, failed=_tanstack(event).get("state") == "output-error")
         if identity not in self._calls:
-            self._messages.add_fixed(self._current(_text(event, "messageId") or identity), part)
+            self._messages.add_fixed(self._current(_name(event, "messageId") or identity), part)
             return
         owner, call = self._calls[identity]
         self._messages.grow(call, call.end())
@@ -203,7 +212,7 @@ class Fold:
     def _custom(self, event: Event) -> None:
         if _text(event, "name").endswith(".session-id"):
             value = event.get("value")
-            self.session = kept(_text(value, "sessionId")) if isinstance(value, dict) else self.session
+            self.session = _name(value, "sessionId") if isinstance(value, dict) else self.session
 
     def _snapshot(self, event: Event) -> None:
         """Replace all messages by those that the agent states."""
@@ -213,9 +222,10 @@ class Fold:
         self._provisional = self._latest = None
         stated_ids = set()
         for stated in from_agui(given if isinstance(given, list) else [], "snapshot"):
-            growing = self._named(stated["id"], stated["role"])
-            growing.name = stated.get("name", growing.name)
-            stated_ids.add(stated["id"])
+            growing = self._named(short(stated["id"]), stated["role"])
+            if stated.get("name"):
+                self._messages.call(growing, short(stated["name"]))
+            stated_ids.add(growing.id)
             for part in stated["parts"]:
                 self._messages.add(growing, self._again(growing, part))
         self.from_snapshot = stated_ids & self._messages.by_id.keys()
@@ -229,14 +239,14 @@ class Fold:
             value = {key: kept(each) for key, each in part.items()}
             return Fixed(value, measure(value))
         more: Part = {key: kept(part[key]) for key in ("input", "output") if key in part}
-        call = Call(part["id"], part["name"], state=part["state"], more=more)
+        call = Call(short(part["id"]), short(part["name"]), state=part["state"], more=more)
         call.size += call.text.add(part["arguments"]) + measure(more)
         self._calls[call.id] = owner, call
         return call
 
     def _shorthand_id(self, event: Event, key: str) -> str:
         kind = event["type"]
-        identity = _text(event, key) or self._shorthand.get(kind, "")
+        identity = _name(event, key) or self._shorthand.get(kind, "")
         self._shorthand[kind] = identity
         return identity
 

@@ -1,20 +1,23 @@
 """Messages that grow while a log is folded, within bounds (P9): an agent may print without end, a transcript does not.
 
+    a name      an id or a name over NAME_CHARS is its beginning and a digest of the whole
     a part      keeps its first PART_CHARS characters, and then says that it was cut
     a run       keeps its newest parts: beyond RUN_CHARS the oldest go, and the first message that stays says how many
 
-Both follow from the chunks alone, so that whoever folds a log, and in whatever pieces, comes to the same.
+All of it follows from the chunks alone, so that whoever folds a log, and in whatever pieces, comes to the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 
 from runtime.core.chunk import encode
 from runtime.core.messages import Message, Part, parse_json
 
+NAME_CHARS = 512
 PART_CHARS = 256 << 10
 RUN_CHARS = 4 << 20
 CUT = "\n[cut: a transcript keeps the beginning of so long a part]"
@@ -56,6 +59,9 @@ class Words:
     size: int = _OVERHEAD
     gone: bool = False
 
+    def __post_init__(self) -> None:
+        self.size += len(self.id)
+
     def part(self) -> Part:
         """Return the part as it is now."""
         return {"type": self.type, "content": str(self.text)}
@@ -73,6 +79,9 @@ class Call:
     result: Fixed | None = None
     size: int = _OVERHEAD
     gone: bool = False
+
+    def __post_init__(self) -> None:
+        self.size += len(self.id) + len(self.name)
 
     def argue(self, delta: str) -> int:
         """Take more of the arguments; return by how much it grew."""
@@ -124,6 +133,11 @@ class GrowingMessage:
     parts: list[Growing] = field(default_factory=list)
     name: str | None = None
 
+    @property
+    def size(self) -> int:
+        """Return what it counts for without its parts."""
+        return _OVERHEAD + len(self.id) + len(self.name or "")
+
     def message(self) -> Message:
         """Return the message as it is now."""
         message: Message = {"id": self.id, "role": self.role, "parts": [part.part() for part in self.parts]}
@@ -138,6 +152,7 @@ class Messages:
         self.by_id: dict[str, GrowingMessage] = {}
         self._forget = forget
         self.left_out = 0  # parts that had to go
+        self.late = False  # the log was not folded from its beginning
         self._order: list[GrowingMessage] = []
         self._size = 0
 
@@ -146,8 +161,14 @@ class Messages:
         message = GrowingMessage(identity, role)
         self._order.append(message)
         self.by_id[identity] = message
-        self._grow(_OVERHEAD + len(identity))
+        self._grow(message.size)
         return message
+
+    def call(self, message: GrowingMessage, name: str) -> None:
+        """Say what the speaker of a message is called."""
+        before, message.name = message.size, name
+        if self.has(message):
+            self._grow(message.size - before)
 
     def has(self, message: GrowingMessage) -> bool:
         """Return whether the message is still there."""
@@ -156,8 +177,9 @@ class Messages:
     def rename(self, message: GrowingMessage, identity: str) -> None:
         """Give a message its own id."""
         del self.by_id[message.id]
-        message.id = identity
+        before, message.id = message.size, identity
         self.by_id[identity] = message
+        self._grow(message.size - before)
 
     def add(self, message: GrowingMessage, part: Growing) -> None:
         """Append a part to a message. One whose message had to go is left out with it."""
@@ -183,8 +205,9 @@ class Messages:
     def made(self) -> list[Message]:
         """Return the messages so far; those without a part are left out, but where parts had to go that is said."""
         made = [message.message() for message in self._order if message.parts]
-        if self.left_out and made:
-            said = f"[left out: {self.left_out} earlier parts of a run so long]"
+        if made and (self.left_out or self.late):
+            earlier = "the beginning" if self.late else f"{self.left_out} earlier parts"
+            said = f"[left out: {earlier} of a run so long]"
             made[0]["parts"].insert(0, {"type": "text", "content": said})
         return made
 
@@ -209,8 +232,15 @@ class Messages:
             return False
         del self._order[0]
         del self.by_id[oldest.id]
-        self._size -= _OVERHEAD + len(oldest.id)
+        self._size -= oldest.size
         return True
+
+
+def short(name: str) -> str:
+    """Return an id or a name as a transcript keeps it; the same for the same, and for no two that differ."""
+    if len(name) <= NAME_CHARS:
+        return name
+    return f"{name[: NAME_CHARS - 65]}#{sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 def kept(value: Any) -> Any:

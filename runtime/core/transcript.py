@@ -29,9 +29,10 @@ class Transcript(Struct, frozen=True, kw_only=True):
 
 def of_fold(folding: Fold) -> Transcript:
     """Return the transcript of a log that was fed."""
+    messages = folding.messages()
     return Transcript(
-        messages=folding.messages(),
-        stated=sorted(folding.from_snapshot),
+        messages=messages,
+        stated=sorted(folding.from_snapshot & {message["id"] for message in messages}),
         interrupts=folding.interrupts,
         session=folding.session,
     )

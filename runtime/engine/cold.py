@@ -9,10 +9,9 @@ import logging
 from typing import Any
 
 from runtime.core.batch import Batch
-from runtime.core.ops import Claimed, Finish
+from runtime.core.ops import Claimed
 from runtime.engine.clock import Threads
 from runtime.engine.tails import NoSegments, Segments, Tail
-from runtime.engine.transcribing import with_transcript
 from runtime.ports import Sealed, Store
 
 log = logging.getLogger("outlast.shard")
@@ -45,10 +44,6 @@ class Cold:
         checkpoint = await self._threads.read(lambda: self._store.read_checkpoint(run_id))
         first = await self.page(run_id, 0 if checkpoint is None else checkpoint.seq)
         return Claimed(head=claimed.head, spec=claimed.spec, batches=first, checkpoint=checkpoint)
-
-    async def with_transcript(self, op: Finish) -> Finish:
-        """Return the finish with its run's transcript (P9)."""
-        return await with_transcript(op, self._store, self._threads)
 
     async def seal(self, tail: Tail, batches: list[Batch]) -> None:
         """Make a segment of what was read."""

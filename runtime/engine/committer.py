@@ -116,6 +116,7 @@ class Committer:
                 continue
             group.append((op, future))
             size += len(op.batch.data) if isinstance(op, Append | Finish) else 0
+            size += len(op.transcript or b"") if isinstance(op, Finish) else 0
         return group
 
     async def _commit_group(self, group: list[tuple[Op, asyncio.Future[Outcome]]]) -> None:

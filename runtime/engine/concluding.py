@@ -152,7 +152,9 @@ class Conclusion:
             stderr=stderr,
             destroy_pending=destroy_pending,
         )
-        return await self._authority.submit(finish)
+        # The shard reads the whole log for the transcript, which may take it longer than a hang (P13).
+        outcome: Outcome = await self._authority.ticking(self._authority.submit(finish))
+        return outcome
 
     def _end(self, outcome: Outcome, ending: Ending) -> DriveEnd:
         if isinstance(outcome, Finished):

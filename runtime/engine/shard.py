@@ -45,6 +45,7 @@ from runtime.engine.neighbours import Neighbours
 from runtime.engine.questions import Questions
 from runtime.engine.story import RENEWAL, Story
 from runtime.engine.tails import NoSegments, Segments, Tail
+from runtime.engine.transcribing import Transcripts
 from runtime.engine.viewers import Viewers
 from runtime.engine.watchlist import Watchlist
 from runtime.errors import OutlastError, ShardSuperseded, StoreError
@@ -77,6 +78,7 @@ class Shard(Questions):
         self._settings = settings
         self._clock = clock
         self._cold = Cold(store, threads, segments or NoSegments())
+        self._transcripts = Transcripts(store, threads)
         self._tails: dict[str, Tail] = {}
         self._leases = Leases(clock, settings.lease_ttl_s, settings.hang_s, settings.start_ttl_s)
         self._viewers = Viewers(clock)
@@ -123,7 +125,7 @@ class Shard(Questions):
 
     async def close(self) -> None:
         """Stop the sweep and release every reader; the store is the caller's."""
-        await asyncio.gather(self._chores.close(), self._doubt.close())
+        await asyncio.gather(self._chores.close(), self._doubt.close(), self._transcripts.close())
         for tail in self._tails.values():
             tail.wake()
 
@@ -132,7 +134,7 @@ class Shard(Questions):
     async def submit(self, op: Op) -> Outcome:
         """Decide and store one operation; answered when durable. Raises StoreError, ShardSuperseded."""
         if isinstance(op, Finish):
-            op = await self._cold.with_transcript(op)
+            op = await self._transcripts.into(op, (await self._known(op.run_id)).head)
         outcome = await self._committer.submit(op)
         if isinstance(outcome, Claimed):
             outcome = await self._cold.with_first_page(outcome)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
-from runtime.core.growing import RUN_CHARS
 from runtime.core.ids import shown_run_id
 from runtime.core.record import Head, RunSpec
 from runtime.core.thread import ThreadRun
@@ -38,11 +37,14 @@ async def thread_runs(runs: Runs, shard_of: Callable[[str], ShardPort], ask: Ask
             said = decode(stored[head.run_id])
             max_bytes -= len(stored[head.run_id])
         elif max_bytes > 0:
-            said = await _so_far(head, shard_of(head.run_id), ask)
-            max_bytes -= min(head.log_bytes, RUN_CHARS)
+            said = await _so_far(head, shard_of(head.run_id), ask, max_bytes)
+            max_bytes -= min(head.log_bytes, max_bytes)
         found.append(ThreadRun(shown_run_id(head.run_id), spec.input.get("messages") or [], said))
     return found[::-1]
 
 
-async def _so_far(head: Head, shard: ShardPort, ask: Asking) -> Transcript:
-    return await told(lambda after: ask(lambda: shard.batches(head.run_id, after)), head.next_seq)
+async def _so_far(head: Head, shard: ShardPort, ask: Asking, max_bytes: int) -> Transcript:
+    """Return what a log says as it is now: of one over `max_bytes` about as much of its end."""
+    left_out = max(0, head.log_bytes - max_bytes)
+    begin = head.next_seq * left_out // max(1, head.log_bytes)
+    return await told(lambda after: ask(lambda: shard.batches(head.run_id, after)), begin, head.next_seq)

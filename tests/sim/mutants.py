@@ -24,10 +24,10 @@ from runtime.engine import resuming, transcribing
 from runtime.engine.appending import Appender
 from runtime.engine.authority import Authority, Orders
 from runtime.engine.checkpointing import Mark, Marker
-from runtime.engine.cold import Cold
 from runtime.engine.concluding import Conclusion
 from runtime.engine.returning import Orphans
 from runtime.engine.shard import Shard
+from runtime.engine.transcribing import Transcripts
 from runtime.engine.watchlist import Watchlist
 from runtime.ports import SandboxProvider, Store
 from runtime.stores import memory, postgres_loss, postgres_reading
@@ -59,10 +59,10 @@ def transcribe_one_page(patch: Patch) -> None:
 def end_a_run_without_its_transcript(patch: Patch) -> None:
     """A finish is stored as its driver sent it."""
 
-    async def plain(_self: Cold, op: Finish) -> Finish:
+    async def plain(_self: Transcripts, op: Finish, _head: Head | None) -> Finish:
         return op
 
-    patch.setattr(Cold, "with_transcript", plain)
+    patch.setattr(Transcripts, "into", plain)
 
 
 def drop_the_epoch_check(patch: Patch) -> None:

@@ -35,6 +35,7 @@ def asking(*interrupts: Any) -> Event:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growing, "NAME_CHARS", 100)
     monkeypatch.setattr(growing, "PART_CHARS", 40)
     monkeypatch.setattr(growing, "RUN_CHARS", 1500)
 
@@ -92,6 +93,61 @@ def test_what_speaks_of_a_part_that_had_to_go_breaks_nothing(small: None) -> Non
     ]
     said = of_log(log(*early, *(event for n in range(40) for event in words(f"m{n}", "x" * 20)), *late, finished()))
     assert [part["type"] for part in said.messages[-1]["parts"]] == ["text", "tool-result", "thinking"]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"type": "TOOL_CALL_START", "toolCallId": "c", "toolCallName": "NAME"},
+        {"type": "TOOL_CALL_START", "toolCallId": "NAME", "toolCallName": "t"},
+        {"type": "TOOL_CALL_START", "toolCallId": "c", "toolCallName": "t", "parentMessageId": "NAME"},
+        {"type": "TEXT_MESSAGE_CONTENT", "messageId": "NAME", "delta": "x"},
+        {"type": "REASONING_MESSAGE_CONTENT", "messageId": "NAME", "delta": "x"},
+        {"type": "TOOL_CALL_RESULT", "toolCallId": "NAME", "messageId": "NAME", "content": "x"},
+    ],
+)
+def test_names_and_ids_without_end_are_bounded_and_told_apart(small: None, event: Event) -> None:
+    def named(number: int) -> Event:
+        long = f"{'n' * 100_000}{number}"
+        return {
+            key: long if value == "NAME" else f"c{number}" if value == "c" else value for key, value in event.items()
+        }
+
+    folding = Fold()
+    folding.feed(log(*map(named, range(3))))
+    assert len(folding.messages()[-1]["parts"]) == 3 or len(folding.messages()) == 3
+    folding.feed(log(*map(named, range(3, 30))))
+    assert len(encode(of_fold(folding))) < 3 * growing.RUN_CHARS
+
+
+def test_a_result_finds_the_call_of_a_long_id() -> None:
+    said = of_log(
+        log(
+            {"type": "TOOL_CALL_START", "toolCallId": "i" * 5000, "toolCallName": "read"},
+            {"type": "TOOL_CALL_RESULT", "toolCallId": "i" * 5000, "messageId": "r", "content": "found"},
+        )
+    )
+    call, result = said.messages[0]["parts"]
+    assert call["output"] == "found"
+    assert result["toolCallId"] == call["id"] != "i" * 5000
+
+
+def test_a_name_that_a_message_is_given_again_and_again_counts_once(small: None) -> None:
+    start = {"type": "TEXT_MESSAGE_START", "messageId": "m", "role": "assistant"}
+    said = of_log(log(*({**start, "name": f"{'n' * 90}{n % 10}"} for n in range(200)), *words("m", "here")))
+    assert said.messages == [
+        {"id": "m", "role": "assistant", "name": "n" * 90 + "9", "parts": [{"type": "text", "content": "here"}]}
+    ]
+
+
+def test_a_log_that_is_not_folded_from_its_beginning_says_so() -> None:
+    folding = Fold()
+    folding.begin_late()
+    folding.feed(log(*words("m", "the end")))
+    assert [part["content"] for part in folding.messages()[0]["parts"]] == [
+        "[left out: the beginning of a run so long]",
+        "the end",
+    ]
 
 
 @given(st.lists(events(), max_size=30), st.integers(0, 30))

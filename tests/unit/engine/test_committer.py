@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import msgspec
 import pytest
-from unit.engine.stage import Stage, create, rng
+from unit.engine.stage import Stage, create, finish, rng
 
 from runtime.core.ops import Attach, Created, Joined, Op, Outcome, ThreadBusy, UnknownRun
-from runtime.engine.committer import MAX_OPS, Committer
+from runtime.engine.committer import MAX_BYTES, MAX_OPS, Committer
 from runtime.errors import OutlastError, ShardSuperseded, StoreFull, StoreUnavailable
 from runtime.testing.sim_loop import elapse, play
 from runtime.testing.sim_store import StoreTrouble, WatchedStore
@@ -77,6 +78,16 @@ def test_a_transaction_is_bounded() -> None:
         acts = Acts(Stage(slow_s=1.0))
         await acts.all([Attach(run_id=f"run-{at}") for at in range(MAX_OPS + 10)])
         assert [len(ops) for ops, _ in acts.stage.commits] == [1, MAX_OPS, 9]
+
+    play(1, acts())
+
+
+def test_transcripts_count_for_a_transactions_bytes() -> None:
+    async def acts() -> None:
+        stage = Stage()
+        long = msgspec.structs.replace(finish(1), transcript=b"x" * (MAX_BYTES // 2))
+        await Acts(stage).all([Attach(run_id="nobody"), *[long] * 6])
+        assert [len(ops) for ops, _ in stage.commits] == [1, 2, 2, 2]
 
     play(1, acts())
 

@@ -9,13 +9,14 @@ import pytest
 from unit.engine.stage import RUN, THREAD, Stage, batch, claim, claimant, create, rng
 
 from runtime.core import chunk
-from runtime.core.batch import Band
+from runtime.core.batch import Band, Batch
 from runtime.core.launch import AgentExit, ExitKind
 from runtime.core.ops import Append, Assign, OpenSupervisor, RequestCancel, RequestHandover
 from runtime.core.record import CancelReason, ClaimEnd, ClaimReason, Status
 from runtime.engine.concluding import DriveEnd
 from runtime.engine.driver import Driver
 from runtime.engine.shard import Shard
+from runtime.engine.transcribing import Transcripts
 from runtime.errors import LogClosedError
 from runtime.testing.sim_agent import Script, translate, write_script
 from runtime.testing.sim_loop import elapse, play
@@ -339,6 +340,21 @@ def test_a_driver_renews_its_lease_for_as_long_as_it_lives() -> None:
         shard, first = await begun(stage, 100.0)
         assert await shard.due(0.0) == []
         assert (await first).status is Status.COMPLETED
+
+    play(1, acts())
+
+
+def test_a_driver_keeps_its_lease_while_a_long_log_is_read_for_its_finish(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def slow(_self: Transcripts, _last: Batch) -> bytes:
+        await elapse(60.0)
+        return b"{}"
+
+    async def acts() -> None:
+        stage = Stage(LINES)
+        monkeypatch.setattr(Transcripts, "_make", slow)
+        shard, driving = await begun(stage, 60.0)  # its agent ended after 20
+        assert await shard.due(0.0) == []
+        assert (await driving).status is Status.COMPLETED
 
     play(1, acts())
 

@@ -16,12 +16,14 @@ from runtime.core.ops import (
     Finished,
     RequestCancel,
     RequestHandover,
+    Superseded,
 )
 from runtime.core.record import CancelReason, OnDisconnect
 from runtime.core.transcript import decode
 from runtime.engine.claimed_log import pages
 from runtime.errors import RunNotFound
 from runtime.ports import Pulse
+from runtime.stores.memory import MemoryStore
 from runtime.testing.sim_loop import elapse, play
 
 # --- reading ---
@@ -269,6 +271,26 @@ def test_a_finish_stores_the_transcript_of_the_whole_log_read_in_pieces() -> Non
         assert isinstance(await shard.submit(finish(60)), Finished)
         told = decode((await shard.transcripts(["nobody", RUN], 100))[RUN])
         assert told.messages[0]["parts"] == [{"type": "text", "content": "".join(f"{at} " for at in range(1, 60))}]
+
+    play(1, acts())
+
+
+def test_a_finish_that_is_repeated_reads_its_log_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    pages = MemoryStore.read_batches
+
+    def counted(store: MemoryStore, run_id: str, after: int, max_bytes: int) -> list[Batch]:
+        read.append(after)
+        return pages(store, run_id, after, max_bytes)
+
+    async def acts() -> None:
+        shard = await started(Stage())
+        monkeypatch.setattr(MemoryStore, "read_batches", counted)
+        outcomes = await asyncio.gather(*(shard.submit(finish(1)) for _ in range(3)))
+        assert sorted(isinstance(one, Finished) and one.repeat for one in outcomes) == [False, True, True]
+        assert isinstance(await shard.submit(finish(1)), Finished)
+        assert isinstance(await shard.submit(finish(1, epoch=7)), Superseded)
+        assert read == [0]
 
     play(1, acts())
 
