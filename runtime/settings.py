@@ -121,6 +121,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(description="Hashes of bearer tokens and whose they are; empty: no tokens, and only loopback HOSTs."),
     ] = ""
+    session_ttl_s: Annotated[
+        int, Meta(ge=60, le=31_536_000, description="How long a cookie of `POST /api/session` is taken.")
+    ] = 43200
     agent_env: Annotated[
         str, Meta(description="Names of environment variables an agent may have, besides PATH, HOME, LANG, TERM.")
     ] = ""

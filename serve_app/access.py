@@ -2,7 +2,8 @@
 
     no OUTLAST_TOKENS_FILE     everybody who reaches us is the operator, and only this machine does
     a bearer token             its owner, or the operator
-    neither                    401, on every path but /healthz and /readyz
+    a session's cookie         the same, of the token that it stands for (`sessions.py`)
+    none of these              401, on every path but /healthz and /readyz
 
 An owner's paths are listed here; any other path is the operator's, a new one too until it is listed. What a path shows
 is the routes' own: they ask a `Caller` for the keys of runs, and the keys of one owner cannot name a run of another.
@@ -22,8 +23,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from runtime.core.ids import LOCAL_OWNER, RunId, RunKey, run_key, shown_run_id
 from runtime.core.record import Head, RunSpec, to_wire
-from runtime.errors import OutlastError
+from runtime.errors import OriginRefused, OutlastError
 from serve_app import error_table
+from serve_app.sessions import Sessions, check_sender
 from serve_app.tokens import OperatorOnly, Tokens, Unauthorized, bearer
 
 OPEN = frozenset({"/healthz", "/readyz"})
@@ -83,17 +85,20 @@ def is_operator(request: Request) -> bool:
 class Access:
     """Tells who asks, by the tokens that are taken now."""
 
-    def __init__(self, tokens: Tokens) -> None:
+    def __init__(self, tokens: Tokens, sessions: Sessions) -> None:
         self.tokens = tokens
+        self.sessions = sessions
 
-    def caller(self, headers: Headers) -> Caller:
-        """Return who sent a request with these headers. Raises Unauthorized."""
+    def caller(self, method: str, headers: Headers) -> Caller:
+        """Return who sent a request with these headers. Raises Unauthorized, OriginRefused."""
         sent = headers.get("authorization")
-        if sent is None:
+        grant = self.sessions.grant_of(headers) if sent is None else bearer(sent)
+        if grant is None:
             raise Unauthorized(
                 "This server takes nobody without a token: send the header Authorization: Bearer <token>."
             )
-        grant = bearer(sent)
+        if sent is None:
+            check_sender(method, headers)
         owner = self.tokens.owner_of(grant)
         if owner is None:
             raise Unauthorized("This token is not, or no longer, taken.", code="token_invalid")
@@ -115,18 +120,18 @@ class AccessCheck:
         """Refuse with 401 or 403, or pass on with the caller known."""
         if scope["type"] == "http":
             try:
-                scope[_CALLER] = self._caller(get_route_path(scope), Headers(scope=scope))
+                scope[_CALLER] = self._caller(scope["method"], get_route_path(scope), Headers(scope=scope))
             except OutlastError as error:
                 await error_table.response(error)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    def _caller(self, path: str, headers: Headers) -> Caller | None:
+    def _caller(self, method: str, path: str, headers: Headers) -> Caller | None:
         if self._access is None:
             return EVERYBODY
         try:
-            caller = self._access.caller(headers)
-        except Unauthorized:
+            caller = self._access.caller(method, headers)
+        except (Unauthorized, OriginRefused):
             if path in OPEN:
                 return None
             raise

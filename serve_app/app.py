@@ -25,6 +25,7 @@ from serve_app.reaps import ReapRoutes
 from serve_app.replica import Replica
 from serve_app.results import RunResults
 from serve_app.runs import Runs
+from serve_app.session_routes import SessionRoutes
 from serve_app.threads import Threads
 
 
@@ -59,6 +60,7 @@ def build_app(cluster: Cluster, settings: Settings, harnesses: Mapping[str, Harn
         RunResults(gateway),
         NodeRoutes(gateway),
         ReapRoutes(gateway),
+        SessionRoutes(gateway),
         Probes(gateway),
     ):
         part.add_to(app.router)

@@ -18,6 +18,7 @@ from runtime.settings import Settings
 from serve_app.access import Access
 from serve_app.app import build_app
 from serve_app.replica import Replica
+from serve_app.sessions import Sessions
 from serve_app.tokens import Keys, Tokens
 
 log = logging.getLogger("outlast.gateway")
@@ -63,7 +64,7 @@ class GatewayReplica:
 def access_of(settings: Settings, keys: Keys) -> Access | None:
     """Return who may ask here; None: everybody. Raises InputInvalid if this node cannot read the file of tokens."""
     path = settings.tokens_path
-    return None if path is None else Access(Tokens(path, keys.operator))
+    return None if path is None else Access(Tokens(path, keys.operator), Sessions(keys.sessions))
 
 
 def application(settings: Settings, deployment: str, serve_node: str, keys: Keys, max_ongoing_requests: int) -> Any:

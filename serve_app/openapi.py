@@ -22,6 +22,7 @@ _REF = "#/components/schemas/{model}"
 _OFFSET = r"^(-1|now|[0-9]{16}_[0-9]{16})$"
 _WHY = {
     400: "Malformed; `code` names the rule",
+    401: "A token is missing, or is not taken",
     403: "This origin or host may not call",
     404: "Does not exist",
     409: "`run_exists`, `thread_active` or `run_ended`",
@@ -49,9 +50,10 @@ def install(app: FastAPI) -> None:
 
 
 def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    # 403 and 503 can meet every request; "default" is what keeps the framework's own 422 out of the document.
+    # 401, 403 and 503 can meet every request; "default" is what keeps the framework's own 422 out of the document.
     known: dict[int | str, dict[str, Any]] = {
-        status: {"model": schemas.ErrorBody, "description": _WHY[status]} for status in sorted({403, 503, *statuses})
+        status: {"model": schemas.ErrorBody, "description": _WHY[status]}
+        for status in sorted({401, 403, 503, *statuses})
     }
     known["default"] = {"model": schemas.ErrorBody, "description": "Any other error"}
     return known
@@ -228,6 +230,16 @@ def thread() -> Route:
     """Describe GET /api/threads/{thread_id}."""
     path = _param("thread_id", "path", "The thread.", required=True, **schemas.ID_SCHEMA)
     return _route("thread", 200, _json(schemas.ThreadBody, "The thread"), (400, 404), {"parameters": [path]})
+
+
+def begin_session() -> Route:
+    """Describe POST /api/session."""
+    return _route("begin_session", 200, _json(schemas.Session, "A cookie that stands for the token"), (415,))
+
+
+def end_session() -> Route:
+    """Describe DELETE /api/session."""
+    return _route("end_session", 204, {"description": "The cookie is forgotten"}, ())
 
 
 def healthz() -> Route:

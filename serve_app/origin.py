@@ -27,7 +27,7 @@ from serve_app import error_table
 
 ALLOW_HEADERS = "Authorization, Content-Type, Last-Event-ID, X-Run-Id"
 EXPOSE_HEADERS = "X-Run-Id"
-ALLOW_METHODS = "GET, POST"
+ALLOW_METHODS = "GET, POST, DELETE"
 MAX_AGE_S = 600
 
 _WILDCARDS = ("0.0.0.0", "::", "")  # noqa: S104 - to compare with, not to bind
@@ -75,6 +75,8 @@ class OriginCheck:
         self._app = app
         self._origins = {origin.rstrip("/").lower() for origin in settings.listed("allowed_origins")}
         self._hosts = {_setting_name(host) for host in (*settings.listed("allowed_hosts"), settings.host)}
+        # Of a page of the same site, which alone is sent the cookie of a session with a request to us.
+        self._cookies = bool(settings.tokens_file)
         self._any_address = settings.host in _WILDCARDS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -90,9 +92,9 @@ class OriginCheck:
         elif origin is None:
             await self._app(scope, receive, send)
         elif scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
-            await Response(status_code=204, headers=self._preflight(origin))(scope, receive, send)
+            await Response(status_code=204, headers=self._with_cookies(self._preflight(origin)))(scope, receive, send)
         else:
-            await self._app(scope, receive, _with_cors(send, origin))
+            await self._app(scope, receive, _with_cors(send, self._with_cookies(_cors(origin))))
 
     def _refusal(self, headers: Headers, origin: str | None) -> str | None:
         hosts = headers.getlist("host")
@@ -116,6 +118,9 @@ class OriginCheck:
         address = _address(name)
         return address is not None and (address.is_loopback or self._any_address)
 
+    def _with_cookies(self, headers: dict[str, str]) -> dict[str, str]:
+        return {**headers, "Access-Control-Allow-Credentials": "true"} if self._cookies else headers
+
     @staticmethod
     def _preflight(origin: str) -> dict[str, str]:
         return {
@@ -127,12 +132,15 @@ class OriginCheck:
         }
 
 
-def _with_cors(send: Send, origin: str) -> Send:
+def _cors(origin: str) -> dict[str, str]:
+    return {"Access-Control-Allow-Origin": origin, "Access-Control-Expose-Headers": EXPOSE_HEADERS}
+
+
+def _with_cors(send: Send, cors: dict[str, str]) -> Send:
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
-            headers["Access-Control-Allow-Origin"] = origin
-            headers["Access-Control-Expose-Headers"] = EXPOSE_HEADERS
+            headers.update(cors)
             headers.add_vary_header("Origin")
         await send(message)
 

@@ -52,7 +52,13 @@ class Probes:
         if (access := self._gateway.replica.access) is not None:
             # Not a reason to send clients elsewhere: what was read before holds.
             trouble = access.tokens.trouble
-            checks.append({"name": "tokens", "ok": not trouble, "detail": trouble or f"{len(access.tokens)} are taken"})
+            checks.append(
+                {
+                    "name": "tokens",
+                    "ok": not trouble,
+                    "detail": trouble or f"{len(access.tokens)} tokens, and the operator's",
+                }
+            )
         if not is_operator(request):
             actors, checks = [], [{**check, "detail": ""} for check in checks]
         response = json_response({"ready": ready, "checks": checks, "actors": actors}, 200 if ready else 503)

@@ -199,6 +199,13 @@ class ThreadBody(_Out):
     runs: list[dict[str, Any]]
 
 
+class Session(_Out):
+    """A session that was begun; `expiresAt` is null where there are no tokens, and no cookie is needed."""
+
+    owner: str
+    expires_at: int | None
+
+
 class Alive(_Out):
     """This process answers."""
 

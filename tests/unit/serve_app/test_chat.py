@@ -334,6 +334,7 @@ async def test_openapi_describes_every_route_with_its_errors() -> None:
         "/api/runs/{run_id}/workspace",
         "/api/nodes/{node}/drain",
         "/api/reap",
+        "/api/session",
         "/api/threads/{thread_id}",
         "/healthz",
         "/readyz",

@@ -139,7 +139,7 @@ async def test_a_preflight_of_an_allowed_origin_names_what_the_clients_send() ->
         )
     assert call.status == 204
     assert call.headers["access-control-allow-origin"] == "http://app.example"
-    assert call.headers["access-control-allow-methods"] == "GET, POST"
+    assert call.headers["access-control-allow-methods"] == "GET, POST, DELETE"
     allowed = {name.strip().lower() for name in call.headers["access-control-allow-headers"].split(",")}
     assert {"content-type", "last-event-id", "x-run-id"} <= allowed
     assert "*" not in call.headers.values()

@@ -20,6 +20,7 @@ from serve_app import gateway as gateway_module
 from serve_app.access import Access
 from serve_app.app import build_app
 from serve_app.replica import Replica
+from serve_app.sessions import Sessions
 from serve_app.tokens import Keys, Tokens, digest
 
 ALICE, BOB, OPERATOR = "a" * 43, "b" * 43, "o" * 43
@@ -41,7 +42,7 @@ async def guarded(tmp_path: Path, **settings: Any) -> AsyncIterator[World]:
     path = tmp_path / "tokens"
     write(path, line("alice", ALICE) + line("bob", BOB))
     keys = Keys.of(OPERATOR)
-    async with world(access=Access(Tokens(path, keys.operator)), **settings) as w:
+    async with world(access=Access(Tokens(path, keys.operator), Sessions(keys.sessions)), **settings) as w:
         call = post(w.app, THEIRS, json_body=chat_body(THEIRS, runId=THEIRS), headers=of(ALICE))
         await call.has(b"run.accepted")
         call.leave()
@@ -117,7 +118,7 @@ OF_OWNERS: dict[tuple[str, str], list[Try]] = {
     ("POST", "/api/runs/{run_id}/takeover"): [Try(404, send("/api/runs/{}/takeover"))],
     ("GET", "/api/runs/{run_id}/workspace"): [Try(404, get("/api/runs/{}/workspace", **{"as": "files"}))],
 }
-ABOUT_NO_RUN = {("GET", "/openapi.json")}
+ABOUT_NO_RUN = {("GET", "/openapi.json"), ("POST", "/api/session"), ("DELETE", "/api/session")}
 OPEN = {("GET", "/healthz"), ("GET", "/readyz")}
 OF_THE_OPERATOR = {("GET", "/metrics"), ("POST", "/api/nodes/{node}/drain"), ("POST", "/api/reap")}
 EVERY = [(route, a_try) for route, tries in OF_OWNERS.items() for a_try in tries]
@@ -266,7 +267,7 @@ async def test_probes_are_open_and_tell_strangers_only_whether(tmp_path: Path) -
             assert (ready["ready"], ready["actors"]) == (True, [])
             assert {check["detail"] for check in ready["checks"]} == {""}
         told = (await fetch(w.app, "GET", "/readyz", headers=of(OPERATOR))).json()
-        assert {"name": "tokens", "ok": True, "detail": "2 are taken"} in told["checks"]
+        assert {"name": "tokens", "ok": True, "detail": "2 tokens, and the operator's"} in told["checks"]
 
 
 async def test_a_removed_token_ends_its_streams_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
