@@ -19,7 +19,6 @@ from runtime.core.fold import Fold
 from runtime.core.generations import raised
 from runtime.core.ops import Append, Assign, ClaimRun, Finish, MustAbort, Op, Outcome, Refusal, RequestCancel
 from runtime.core.record import CancelReason, Head
-from runtime.core.transcript import encode, of_fold
 from runtime.engine import resuming, transcribing
 from runtime.engine.appending import Appender
 from runtime.engine.authority import Authority, Orders
@@ -38,11 +37,6 @@ from runtime.testing import postgres_tables
 from runtime.testing.sim_world import Box
 
 Patch = pytest.MonkeyPatch
-
-
-def transcribe_without_the_ending(patch: Patch) -> None:
-    """A transcript tells the log as it was before the finish."""
-    patch.setattr(transcribing, "_close", lambda folding, _last: encode(of_fold(folding)))
 
 
 def transcribe_one_page(patch: Patch) -> None:

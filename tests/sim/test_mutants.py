@@ -34,7 +34,6 @@ CAUGHT_AS: dict[Mutant, str] = {
     mutants.act_without_asking: "P4",
     mutants.decide_without_the_supervisor_epoch: "P6",
     mutants.finish_without_the_cancel_check: "P9",
-    mutants.transcribe_without_the_ending: "P9",
     mutants.transcribe_one_page: "P9",
     mutants.end_a_run_without_its_transcript: "P9",
     mutants.refuse_the_whole_group: "I2",

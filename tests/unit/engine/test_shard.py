@@ -13,12 +13,13 @@ from runtime.core.ops import (
     Append,
     Claimed,
     Created,
+    Finish,
     Finished,
     RequestCancel,
     RequestHandover,
     Superseded,
 )
-from runtime.core.record import CancelReason, OnDisconnect
+from runtime.core.record import CancelReason, OnDisconnect, Status
 from runtime.core.transcript import decode
 from runtime.engine.claimed_log import pages
 from runtime.errors import RunNotFound
@@ -260,17 +261,21 @@ def test_a_disconnect_cancels_only_what_was_started_so(on_disconnect: OnDisconne
 # --- transcripts ---
 
 
+def _said(words: str, seq: int) -> Batch:
+    data = chunk.encode({"type": "TEXT_MESSAGE_CONTENT", "messageId": "m", "delta": words})
+    return Batch(run_id=RUN, seq=seq, count=1, epoch=1, band=Band.LIVE, data=data)
+
+
 def test_a_finish_stores_the_transcript_of_the_whole_log_read_in_pieces() -> None:
     async def acts() -> None:
         shard = await started(Stage())
-        for at in range(1, 60):
-            data = chunk.encode({"type": "TEXT_MESSAGE_CONTENT", "messageId": "m", "delta": f"{at} "})
-            one = Batch(run_id=RUN, seq=at, count=1, epoch=1, band=Band.LIVE, data=data)
+        batches = [_said(f"{at} ", at) for at in range(1, 61)]
+        for one in batches[:-1]:
             await shard.submit(Append(batch=one))
         assert await shard.transcripts([RUN, "nobody"], 100) == {}
-        assert isinstance(await shard.submit(finish(60)), Finished)
+        assert isinstance(await shard.submit(Finish(batch=batches[-1], status=Status.COMPLETED)), Finished)
         told = decode((await shard.transcripts(["nobody", RUN], 100))[RUN])
-        assert told.messages[0]["parts"] == [{"type": "text", "content": "".join(f"{at} " for at in range(1, 60))}]
+        assert told.messages[0]["parts"] == [{"type": "text", "content": "".join(f"{at} " for at in range(1, 61))}]
 
     play(1, acts())
 
