@@ -44,12 +44,12 @@ MAX_BREACHES = 20
 class RunView:
     """One run as the commits told it, kept beside the store and by other means."""
 
-    def __init__(self, head: Head, spec: RunSpec, now: float) -> None:
+    def __init__(self, head: Head, spec: RunSpec, began: float) -> None:
         self.thread_id = head.thread_id
         self.queued = head.queued
         self.on_disconnect = spec.on_disconnect
         self.ttl_s = spec.limits.detached_ttl_s
-        self.created = now
+        self.created = began
         self.reaped = 0
         self.epoch = 0
         self.holder = ""  # the claimant of `epoch`
@@ -135,7 +135,10 @@ class Checker:
                 if head.run_id in self.runs:
                     self.breach("I9", f"{head.run_id} was created twice")
                 assert not isinstance(op, Append | Assign)
-                self.runs[head.run_id] = RunView(head, getattr(op, "spec"), self._loop.time())  # noqa: B009 - a Create's
+                began = (
+                    self._loop.time() - (self._loop.wall_ms() - head.created_at) / 1000
+                )  # its commit may take a while
+                self.runs[head.run_id] = RunView(head, getattr(op, "spec"), began)  # noqa: B009 - a Create's
                 self._holds_alone(head.run_id)
                 if previous is not None:
                     self.runs[previous].cancelled = True

@@ -32,7 +32,8 @@ def crowd(tmp_path: Path) -> Iterator[Instance]:
 def test_all_end_hold_nothing_and_are_told_of(crowd: Instance) -> None:
     runs = [f"run-{number}" for number in range(RUNS)]
     for number, run in enumerate(runs):
-        crowd.begin(run, "sleep 20; echo 1" if number % 2 else "echo 1; sleep 3000", detachedTtlS=TTL_S)
+        script, ttl_s = ("sleep 20; echo 1", 3600) if number % 2 else ("echo 1; sleep 3000", TTL_S)
+        crowd.begin(run, script, detachedTtlS=ttl_s)
     wait_until(lambda: any(crowd.record(run)["cancelRequested"] for run in runs[::2]), "the first expiry", 120.0)
     os.kill(crowd.the_process("ray::SupervisorActor").pid, signal.SIGKILL)
     wait_until(lambda: all(crowd.record(run)["reaped"] for run in runs), "what became of all", 240.0)

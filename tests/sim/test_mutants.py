@@ -112,13 +112,20 @@ NEEDS: dict[Mutant, Callable[[Plan], bool]] = {
     mutants.raise_offsets_alone: lambda plan: plan.losses > 0,
 }
 NEEDS |= dict.fromkeys(
-    [
-        reap_mutants.expire_before_the_time,
-        reap_mutants.clear_who_is_detached,
-        reap_mutants.never_expire,
-    ],
+    [reap_mutants.expire_before_the_time, reap_mutants.clear_who_is_detached],
     lambda plan: any(post.leaves_at is not None for post in plan.posts),
 )
+NEEDS |= {
+    reap_mutants.never_expire: lambda plan: any(
+        delay_s > 1000 for script in plan.scripts.values() for delay_s, _ in script.pieces
+    ),
+    reap_mutants.expire_what_is_excluded: lambda plan: (
+        _alone_for_long(plan) and all(post.create.spec.limits.detached_ttl_s is None for post in plan.posts)
+    ),
+    reap_mutants.reap_without_the_supervisor_epoch: lambda plan: (
+        "hold supervisor" in plan.kinds and plan.spared > 0 and any(post.leaves_at for post in plan.posts)
+    ),
+}
 CHANGED: dict[Mutant, Callable[[Plan], None]] = {mutants.have_no_unique_index: _meet_at_once}
 
 
