@@ -1,18 +1,30 @@
 """What nobody comes back for is ended, and told of once; whoever came back wins (P20, P22).
 
-The contract's scenarios 12.3 (16 to 24), 12.4, 12.16 and 12.17, where what they are about exists here:
+The contract's scenarios 12.3 (16 to 24), 12.4 (25 to 30), 12.16 (199 to 216) and 12.17 (217 to 238), by the test that
+holds each; `returning` is `test_returning.py`, `kit` the store kit's `ReapCases`.
 
-    22, 224      test_a_detached_run_that_ended_by_itself_is_told_of_once
-    23, 222      test_a_run_that_goes_on_is_not_touched
-    25 to 30     the store kit's `ReapCases` and `IntentCases`, and `test_a_record_has_every_field_of_a_reaped_run`
-    219          the kit's `test_a_run_expires_when_its_own_ttl_is_over_and_not_before`: the moment itself counts
-    221          test_a_shard_that_does_not_say_holds_up_no_other
-    223, 233     test_what_cannot_be_asked_is_unknown
-    226          test_the_cancel_is_recorded_before_anything_is_done
-    227, 234     test_a_run_that_does_not_end_in_time_is_left_and_told_of_later
-    229, 230     test_a_viewer_between_the_list_and_the_decision_wins
-    232          `tests/unit/core/test_machine_table.py`: a superseded supervisor's operations are refused
-    235          test_a_sandbox_that_is_not_given_back_is_told_as_that
+    16, 17, 199       returning: test_a_sandbox_whose_driver_died_before_its_destroy_is_destroyed_once
+    18, 200, 201, 203 returning: test_no_sandbox_of_a_run_that_is_not_over_or_not_known_is_an_orphan
+    22, 224           test_a_detached_run_that_ended_by_itself_is_told_of_once
+    23, 222           test_a_run_that_goes_on_is_not_touched
+    25 to 30          test_a_record_has_every_field_of_a_reaped_run, and the kit's and `IntentCases`
+    202               returning: test_a_sandbox_is_kept_while_the_store_does_not_say_whose_it_is
+    210               returning: test_a_destroy_that_is_pending_is_not_done_twice
+    211               returning: test_one_turn_destroys_so_many_orphans_and_the_next_goes_on
+    212, 213          returning: test_a_host_that_does_not_answer_is_asked_once_and_holds_up_no_other
+    219               kit: test_a_run_expires_when_its_own_ttl_is_over_and_not_before (the moment itself counts)
+    221, 228          test_a_shard_that_does_not_say_holds_up_no_other
+    223, 233          test_what_cannot_be_asked_is_unknown
+    226               test_the_cancel_is_recorded_before_anything_is_done
+    227, 234          test_a_run_that_does_not_end_in_time_is_left_and_told_of_later
+    229               test_a_run_that_somebody_cancelled_is_left_alone
+    230               test_a_viewer_between_the_list_and_the_decision_wins
+    232               kit: test_only_the_newest_supervisor_reaps
+    235               test_a_sandbox_that_is_not_given_back_is_told_as_that
+    237, 238          returning: test_a_destroy_that_fails_stays_pending and the one after it
+
+Without a place here: 19 to 21, 204 to 209 and 216 (ages of journals: what no store knows is kept, however old), 24 and
+215 (no shell: `tests/unit/core/test_names.py`), 217, 218, 220, 225, 231, 236 (a reaper that probes, claims and drives).
 """
 
 from __future__ import annotations
