@@ -16,6 +16,17 @@ no number twice, as long as none of them gives one each ms.
 
 from __future__ import annotations
 
+from runtime.core.ops import (
+    Append,
+    Assign,
+    Finish,
+    Note,
+    Op,
+    Outcome,
+    SeqConflict,
+    Superseded,
+    SupervisorStale,
+)
 from runtime.core.record import Head
 
 
@@ -35,3 +46,20 @@ def raised(head: Head, generation: int) -> Head:
         driver_epoch=next_epoch(head.driver_epoch, generation),
         generation=head.generation if head.closed else generation,
     )
+
+
+def witnessed(op: Op, outcome: Outcome) -> int | None:
+    """Return an epoch to be past, if `op` comes from somebody who was told what the store does not know; else None.
+
+    Epochs and places come from answers, and an answer is durable. So one that is ahead of the store shows that the
+    store's end is lost, also to a shard that began since and knows nothing."""
+    match op, outcome:
+        case Append() | Finish() | Note(), Superseded(held_epoch=held, current_epoch=current) if held > current:
+            return held
+        case Assign(), Superseded(held_epoch=held, current_epoch=current) if held > current:
+            return held
+        case Append() | Finish(), SeqConflict(seq=seq, next_seq=next_seq) if seq > next_seq:
+            return op.batch.epoch
+        case _, SupervisorStale(held_epoch=held, current_epoch=current) if held > current:
+            return held
+    return None

@@ -11,13 +11,17 @@ is read back by `engine/doubt.py`.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 
+from runtime.core.generations import witnessed
 from runtime.core.ops import Append, Finish, Op, Outcome
 from runtime.engine.clock import Threads
 from runtime.errors import OutlastError, ShardSuperseded, StoreError, StoreUnavailable
 from runtime.ports import Clock, Store
+
+log = logging.getLogger("outlast.shard")
 
 # A transaction's bounds: longer ones delay the first answer more than they save. A batch is at most a few MB.
 MAX_OPS = 256
@@ -123,6 +127,7 @@ class Committer:
         ops = [op for op, _ in group]
         try:
             outcomes = await self._commit(ops)
+            await self._raise_if_lost(ops, outcomes)
         except ShardSuperseded as error:
             self._latched = error
             _refuse([*group, *self._pending], error)
@@ -135,6 +140,24 @@ class Committer:
             self._applied(op, outcome)
             if not future.done():
                 future.set_result(outcome)
+
+    async def _raise_if_lost(self, ops: list[Op], outcomes: list[Outcome]) -> None:
+        """Raise ShardSuperseded, of everybody, if somebody was told what the store does not know any more (P10)."""
+        found = [witnessed(op, outcome) for op, outcome in zip(ops, outcomes, strict=True)]
+        ahead = [epoch for epoch in found if epoch is not None]
+        if not ahead:
+            return
+        now_ms, above = self._clock.wall_ms(), max(ahead)
+        generation = await self._threads.write(lambda: self._store.raise_generation(now_ms, above))
+        log.warning(
+            "log:%d: the store is as it was earlier: chunks that clients have seen are lost. Offsets of the logs that "
+            "go on are of generation %d from now on, others are answered 410 offset_gone (P10).",
+            self._shard,
+            generation,
+        )
+        error = ShardSuperseded(self._shard, self._epoch, generation)
+        self._failed(error)
+        raise error
 
     async def _commit(self, ops: list[Op]) -> list[Outcome]:
         for delay_s in RETRY_DELAYS_S:

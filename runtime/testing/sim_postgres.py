@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import Context
 from typing import Any, cast
 
 import psycopg
 
 from runtime.core.ops import Op, Outcome
+from runtime.errors import StoreError
 from runtime.ports import Store
 from runtime.stores.postgres import PostgresStore
 from runtime.stores.postgres_connection import Session
@@ -21,6 +23,7 @@ from runtime.stores.postgres_view import PostgresView
 from runtime.testing.postgres_model import WRITES, Fate, ModelServer
 from runtime.testing.sim_loop import SimLoop
 from runtime.testing.sim_store import Crossing, StoreTrouble, WatchedStore
+from runtime.testing.sim_turns import PROCESS
 
 LATE_WITHIN_S = 3.0  # a statement that a broken session left under way happens within this
 
@@ -32,6 +35,7 @@ class SimPostgres:
         self, loop: SimLoop, shards: int, trouble: StoreTrouble, crossing: Crossing, write: Callable[[str], None]
     ) -> None:
         self.late = 0  # statements that are under way
+        self._opened: list[tuple[str, PostgresStore]] = []  # by which process
         self.server = ModelServer(shards)
         self.server.before = crossing.cross
         self.server.fate = self._fate
@@ -51,6 +55,7 @@ class SimPostgres:
         """Return the store as a process has it that just began. Raises StoreUnavailable."""
         store = _Noting(self.server.address(), shards=len(self.server.tables.shards))
         store.write = self._write
+        self._opened.append((PROCESS.get(), store))
         return WatchedStore(store, self._trouble, None)
 
     def _fate(self, statement: str) -> Fate:
@@ -72,17 +77,30 @@ class SimPostgres:
         self._loop.call_later(LATE_WITHIN_S * self._rng.random() ** 2, at_last, context=Context())
 
     def lose_the_end(self, within_s: float) -> None:
-        """Keep what is stored now, and be that again in a while: promote a standby, or put a copy back (P10)."""
+        """Keep what is stored now, and be that again in a while: promote a standby, or put a copy back (P10).
+
+        A copy that is put back while a shard is away could not be told from what was there: it is not done here."""
         earlier = self.server.tables.copy()
-        failover = self._rng.randrange(2) == 0
 
         def go_back() -> None:
+            witnesses = self._witnesses()
+            away = {store._witness.shard for store in witnesses} != set(self.server.tables.shards)  # noqa: SLF001
+            failover = away or self._rng.randrange(2) == 0
             self._write(f"postgres: goes back, {'on another timeline' if failover else 'as a copy'}")
             generation = self.server.tables.generation
             self.server.go_back(earlier, failover=failover)
             self.went_back(generation, self.server.tables.supervisor[0])
+            for store in [] if failover else witnesses:
+                with suppress(StoreError):
+                    store.check()  # somebody asks before any of them is killed
 
         self._loop.call_later(within_s, go_back, context=Context())
+
+    def _witnesses(self) -> list[PostgresStore]:
+        """Return the stores of the newest incarnations that run."""
+        newest = self.server.tables.shards
+        running = [store for process, store in self._opened if self._loop.runs(process)]
+        return [store for store in running if newest.get(store._witness.shard) == store._witness.epoch]  # noqa: SLF001
 
     def _tell(self) -> None:
         tables = self.server.tables

@@ -71,7 +71,9 @@ def _judge_log(checker: Checker, head: Head, batches: list[Batch], log: list[byt
     if run_id in checker.loss.runs:
         if sorted({claim.epoch for claim in head.claims}) != [claim.epoch for claim in head.claims]:
             checker.breach("I1", f"{run_id}: claims {[claim.epoch for claim in head.claims]}")
-    elif [claim.epoch for claim in head.claims] != list(range(1, head.driver_epoch + 1)):
+    elif [claim.epoch for claim in head.claims] != list(range(1, len(head.claims) + 1)) or (
+        len(head.claims) != head.driver_epoch
+    ):
         checker.breach("I1", f"{run_id}: claims {[claim.epoch for claim in head.claims]} at epoch {head.driver_epoch}")
     _judge_ending(checker, head, log)
 

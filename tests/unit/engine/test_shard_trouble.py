@@ -183,6 +183,28 @@ def test_a_superseded_driver_is_refused_and_counted() -> None:
     play(1, acts())
 
 
+@pytest.mark.parametrize("late", [append(2, "late"), finish(2), append(1, "late", epoch=2)])
+def test_a_driver_that_knows_more_than_the_store_has_everybody_superseded(late: Append | Finish) -> None:
+    """What was put back has no sign of its own, and the shard that serves it began since (P10)."""
+
+    async def acts() -> None:
+        stage = Stage()
+        await started(stage)
+        shard = await stage.open()
+        caught = [asyncio.create_task(call) for call in (shard.submit(late), shard.read(RUN, 1, 25.0))]
+        await elapse(1.0)
+        for one in caught:
+            with pytest.raises(ShardSuperseded):
+                await one
+        after = await stage.open()
+        assert isinstance(await after.submit(late), Superseded)
+        record = await after.record(RUN)
+        assert record is not None
+        assert (record[0].next_seq, record[0].generation > 0) == (1, True)
+
+    play(1, acts())
+
+
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runtime.engine.shard.MAX_IDLE_TAILS", 4)
 
