@@ -7,6 +7,7 @@ asked for any more ends with one kill. It belongs to the process that asks, and 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -20,6 +21,7 @@ from runtime.errors import SandboxUnreachable
 from runtime.settings import Settings
 
 OPTIONS: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
+CLOSE_S = 10.0  # to remove a container; one that stays ends by itself
 PIECE_S = 120.0  # a worker's cold start, and a look at 200,000 files, before the first one
 
 
@@ -38,6 +40,12 @@ class ResultReader:
             self._pieces = results(self._settings, self._deployment, self._ask.provider).read_result(self._ask)
         return await anext(self._pieces, b"")
 
+    async def close(self) -> None:
+        """Give up what the reading holds, such as a container; while a piece is being read that is not possible."""
+        if self._pieces is not None:
+            with suppress(RuntimeError):
+                await self._pieces.aclose()
+
 
 async def read_result(settings: Settings, deployment: str, node_id: str, ask: ResultAsk) -> AsyncGenerator[bytes, None]:
     """Yield the result, read on the node. Raises what `runtime.ports.Results` raises."""
@@ -49,6 +57,8 @@ async def read_result(settings: Settings, deployment: str, node_id: str, ask: Re
     except Gone as error:
         raise SandboxUnreachable(f"Node {node_id} does not answer; ask again.") from error
     finally:
+        with suppress(Gone):
+            await call(f"result:{ask.run_id}", reader.close, timeout_s=CLOSE_S)
         kill(reader)
 
 
