@@ -72,7 +72,9 @@ async def _takeover(served: Served) -> float:
     stream = await served.post(run_id, "shell", TICKING)
     await stream.until(TEXT)
     await asyncio.sleep(1.0)
-    return await lose_shell_driver(served, run_id, stream)
+    lost_ms = await lose_shell_driver(served, run_id, stream)
+    await served.end(run_id, stream)
+    return lost_ms
 
 
 async def _cancel(served: Served, engine: Engine) -> float:
