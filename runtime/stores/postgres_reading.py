@@ -187,8 +187,9 @@ class PostgresReading:
             if session.usable():
                 return session
             session.close()
-        session = self.address.connect("outlast reader", READ_PATIENCE_S, default_transaction_read_only="on")
+        session = self.address.connect("outlast reader", READ_PATIENCE_S)
         try:
+            session.execute(sql.READ_ONLY)
             self._ours(session)
         except BaseException:
             session.close()

@@ -162,6 +162,8 @@ TAKE_SHARD: Final = "UPDATE outlast.shard SET epoch = epoch + 1, opener = %s WHE
 READ_GENERATION: Final = "SELECT generation FROM outlast.meta"
 # How a writer's connection is found by others: they end it by this name.
 NAME_SESSION: Final = "SELECT set_config('application_name', %s, false)"
+# A reader's session. Set once it is connected: one that begins so is none to `target_session_attrs=read-write`.
+READ_ONLY: Final = "SELECT set_config('default_transaction_read_only', 'on', false)"
 # End the sessions of this database user whose names begin so, and wait until they are gone.
 END_SESSIONS: Final = """SELECT count(pg_terminate_backend(pid, 1000)) FROM pg_stat_activity
     WHERE datname = current_database() AND usename = current_user AND pid <> pg_backend_pid()

@@ -37,10 +37,14 @@ class Tables:
         self.marks: dict[str, bytes] = {}
         self.generation = 0
         self.history = FIRST_HISTORY  # as `meta` has it
-        self.server: Callable[[], tuple[str, int]] = lambda: (FIRST_HISTORY, 0)  # the server's own, and its clock
+        self.server: Callable[[], tuple[str | None, int]] = lambda: (
+            FIRST_HISTORY,
+            0,
+        )  # its own (None: a standby), its clock
         self.locks: dict[object, Locks] = {}  # by session
         self._statements: dict[str, Callable[[Values], Rows]] = {
             sql.TAKE_SHARD: self._take_shard,
+            sql.READ_ONLY: lambda _: [("on",)],
             sql.FIND_META: lambda _: [("outlast.meta",)],
             sql.READ_META: lambda _: [("simulated", sql.SCHEMA_VERSION, shards)],
             READ_SERVER: lambda _: [("a model", True, True, "on", "", False, 0, 0)],

@@ -12,6 +12,7 @@ import pytest
 from postgres_server import PostgresServer
 
 from actors.compose import open_store
+from runtime.core.ops import Appended
 from runtime.errors import InputInvalid, StoreError, StoreRefused, StoreUnavailable
 from runtime.settings import Settings
 from runtime.stores import postgres_durability
@@ -52,6 +53,20 @@ def test_set_up_may_be_repeated(server: PostgresServer) -> None:
     with closing(PostgresStore(server.url, shards=1, deployment_id="deployment")) as store:
         assert store.read_run(RUN) is not None
         assert store.meta == first
+
+
+def test_a_url_of_several_hosts_finds_the_one_that_takes_writes_and_readers_cannot_write(
+    server: PostgresServer,
+) -> None:
+    create_store(Address(server.url), "deployment", 1)
+    url = f"{server.url}?target_session_attrs=read-write"
+    with closing(PostgresStore(url, shards=1, deployment_id="deployment")) as store:
+        shard = ShardDriver(store)
+        shard.start()
+        assert store.read_run(RUN) is not None
+        with pytest.raises(StoreUnavailable, match="read-only"), store.reading() as session:
+            session.execute(sql.TAKE_SHARD, ("a reader", 0))
+        shard.ask(append(live(1, 1, "a")), Appended)
 
 
 def test_of_starters_at_once_all_find_one_store(server: PostgresServer) -> None:
