@@ -30,7 +30,7 @@ log = logging.getLogger("outlast.store")
 TURNS: Final = 10
 MAX_KNOWN: Final = 1000  # runs of a witness
 
-# A standby has no history of its own: it is not asked. The time is in ms.
+# A standby has no history of its own. The time is in ms.
 _HISTORY: Final = """CASE WHEN pg_is_in_recovery() THEN NULL ELSE
     (SELECT system_identifier FROM pg_control_system()) || ' '
     || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) END"""
@@ -123,8 +123,10 @@ def settle(session: Session, address: Address, witness: Witness) -> int:
     Raises psycopg.Error, StoreUnavailable."""
     for _ in range(TURNS):
         history = _read(session, witness)
+        if history.now is None:  # it may be promoted later, and its sessions would live on
+            raise StoreUnavailable(f"The server at {address} is a standby.")
         moved = history.noted not in ("", history.now)
-        if history.now is None or not (moved or history.lacks(witness)):
+        if not (moved or history.lacks(witness)):
             return history.generation
         generation = _raise(address, history.generation, history.now, history.now_ms, witness.generation)
         if generation is not None:

@@ -104,6 +104,22 @@ def test_of_two_shards_one_raises_and_both_are_superseded(server: ModelServer, f
         assert made.head.generation == NOW_MS
 
 
+def test_a_standby_is_not_read_and_what_it_lacks_is_told_once_it_is_promoted(server: ModelServer) -> None:
+    """A session that begins on it would live on, and ask nothing any more."""
+    shard = ShardDriver(server.store())
+    shard.start()
+    earlier = server.tables.copy()
+    shard.do(append(live(1, 1, "lost")))
+    server.go_back(earlier, failover=False)
+    primary, server.tables.server = server.tables.server, lambda: (None, NOW_MS)
+    for ask in (lambda: shard.store.read_run(RUN), lambda: shard.do(append(live(1, 1, "late"))), server.store):
+        with pytest.raises(StoreUnavailable, match="standby"):
+            ask()
+    server.tables.server = primary
+    with pytest.raises(ShardSuperseded):
+        shard.do(append(live(1, 1, "late")))
+
+
 def test_a_new_process_finds_another_timeline(server: ModelServer) -> None:
     shard = ShardDriver(server.store())
     shard.start()
