@@ -51,7 +51,7 @@ LINGER_S = 10.0  # after the drive's end, for whoever asks how it ended
 
 
 class RunActor:
-    """Drives one run at `expected_epoch + 1`."""
+    """Drives one run at the epoch that a claim on `expected_epoch` gives."""
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from runtime.core import chunk
 from runtime.core.batch import Band, Batch
 from runtime.core.decision import Decision, View
+from runtime.core.generations import claimed_epoch
 from runtime.core.heads import end_last_claim, superseded, with_cancel, with_claim
 from runtime.core.ops import (
     AlreadyEnded,
@@ -91,7 +92,7 @@ def claim(view: View, op: ClaimRun, now_ms: int) -> Decision:
         return Decision(outcome=AlreadyEnded(run_id=op.run_id, status=head.status))
     if not head.needs_driver and op.reason not in (ClaimReason.CANCEL, ClaimReason.REAP):
         return Decision(outcome=NotClaimable(run_id=op.run_id))
-    epoch = head.driver_epoch + 1
+    epoch = claimed_epoch(head.driver_epoch, head.generation)
     spec = view.spec(op.run_id)
     claim = Claim(epoch=epoch, claimant=op.claimant, reason=op.reason, claimed_at=now_ms)
     claimed = head.with_(
@@ -106,7 +107,7 @@ def claim(view: View, op: ClaimRun, now_ms: int) -> Decision:
 
 def _is_first_answer(head: Head, op: ClaimRun) -> bool:
     return (
-        head.driver_epoch == op.expected_epoch + 1
+        head.driver_epoch == claimed_epoch(op.expected_epoch, head.generation)
         and bool(head.claims)
         and head.claims[-1].claimant.claimant == op.claimant.claimant
     )

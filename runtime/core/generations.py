@@ -8,6 +8,7 @@ taken for something of before gets a number that was never given:
                     follow its terminal chunk. Its offsets stay good.
     driver epochs   of every run that is not terminal: a claim may be lost, and its driver alive. It is superseded, and
                     the next one replays the journal against what is stored, so what was lost of it is stored again.
+                    And of every run to come: one that is lost may be made again by its client while its driver lives.
     shard epochs, supervisor's epoch   likewise: they start anew, with nothing in memory.
 
 One number serves for all of them. It is the time in ms, or more: two lives that go out from one and the same copy give
@@ -27,7 +28,7 @@ from runtime.core.ops import (
     Superseded,
     SupervisorStale,
 )
-from runtime.core.record import Head
+from runtime.core.record import Head, Launch
 
 
 def next_generation(stored: int, now_ms: int, above: int = 0) -> int:
@@ -40,11 +41,19 @@ def next_epoch(epoch: int, generation: int) -> int:
     return max(epoch + 1, generation)
 
 
+def claimed_epoch(expected: int, generation: int) -> int:
+    """Return what a claim on the epoch `expected` gives to a run of `generation`."""
+    return max(expected, generation) + 1
+
+
 def raised(head: Head, generation: int) -> Head:
-    """Return the head of a run that is not terminal as it is in `generation`."""
+    """Return the head of a run that is not terminal as it is in `generation`.
+
+    What a driver has done since the store's moment is not known: it may have launched the agent (P15)."""
     return head.with_(
         driver_epoch=next_epoch(head.driver_epoch, generation),
         generation=head.generation if head.closed else generation,
+        launch=Launch.INTENDED if head.claims else head.launch,
     )
 
 

@@ -9,8 +9,8 @@ from runtime.core.record import CancelReason, Claim, ClaimEnd, Head
 
 
 def superseded(head: Head, held: int) -> Superseded:
-    """Return the refusal for an epoch `held` that is not the run's newest (I1)."""
-    return Superseded(run_id=head.run_id, held_epoch=held, current_epoch=head.driver_epoch)
+    """Return the refusal for an epoch `held` that is not the run's newest (I1): all up to its generation are over."""
+    return Superseded(run_id=head.run_id, held_epoch=held, current_epoch=max(head.driver_epoch, head.generation))
 
 
 # A run that is taken over more often than this keeps its first claim and the newest ones: the head is rewritten whole.

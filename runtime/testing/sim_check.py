@@ -181,7 +181,7 @@ class Checker:
         run, epoch = self.runs[op.run_id], outcome.head.driver_epoch
         if epoch == run.epoch and op.claimant.claimant == run.holder:
             return  # the first answer again
-        if op.expected_epoch != run.epoch or epoch != run.epoch + 1:
+        if op.expected_epoch != run.epoch or epoch != max(run.epoch, outcome.head.generation) + 1:
             self.breach("I1", f"{op.run_id}: epoch {epoch} was given on {op.expected_epoch}, {run.epoch} is current")
         run.epoch, run.holder = epoch, op.claimant.claimant
 

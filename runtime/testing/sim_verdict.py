@@ -68,7 +68,7 @@ def _judge_log(checker: Checker, head: Head, batches: list[Batch], log: list[byt
     for seq, data in checker.runs[run_id].acknowledged.items():
         if data not in [batch.data for batch in batches if batch.seq == seq]:
             checker.breach("I2", f"{run_id}: what was acknowledged at {seq} is not there")
-    if run_id in checker.loss.runs:
+    if head.generation or run_id in checker.loss.runs:
         if sorted({claim.epoch for claim in head.claims}) != [claim.epoch for claim in head.claims]:
             checker.breach("I1", f"{run_id}: claims {[claim.epoch for claim in head.claims]}")
     elif [claim.epoch for claim in head.claims] != list(range(1, len(head.claims) + 1)) or (

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from runtime.core.ops import Appended, Claimed, Created, OpenSupervisor, Superseded, SupervisorOpened
-from runtime.core.record import Head, Status
+from runtime.core.record import Head, Launch, Status
 from runtime.errors import ShardSuperseded
 from runtime.ports import Store
 from runtime.testing.sample_ops import RUN, append, claim, create, finish, live, text
@@ -70,6 +70,32 @@ class LossCases:
         after = ShardDriver(make_store(), LATER_MS)
         assert after.ask(create(), Created).head.generation == raised
         assert after.head().generation == raised
+
+    def test_a_run_that_is_made_again_gives_no_epoch_of_a_life_that_was_lost(
+        self, shard: ShardDriver, make_store: Callable[[], Store]
+    ) -> None:
+        raised = shard.store.raise_generation(LATER_MS)
+        after = ShardDriver(make_store(), LATER_MS)
+        assert after.ask(create(), Created).head.driver_epoch == 0
+        assert after.refused(append(live(1, 1, "late")), Superseded).current_epoch == raised
+        claimed = after.ask(claim(0, "driver"), Claimed).head
+        assert claimed.driver_epoch == raised + 1
+        assert after.refused(claim(0, "driver"), Claimed).head == claimed
+        after.refused(claim(0, "another"), Superseded)
+        for given_before in (1, raised):
+            after.refused(append(live(1, given_before, "late")), Superseded)
+        successor = after.ask(claim(claimed.driver_epoch, "successor"), Claimed).head
+        assert successor.driver_epoch == raised + 2
+
+    def test_a_run_that_was_claimed_may_have_been_launched_since(
+        self, shard: ShardDriver, make_store: Callable[[], Store]
+    ) -> None:
+        shard.start()
+        shard.enqueue("run-2")
+        for later in (LATER_MS, 2 * LATER_MS):
+            shard.store.raise_generation(later)
+            shard = ShardDriver(make_store(), later)
+            assert [shard.head(run_id).launch for run_id in (RUN, "run-2")] == [Launch.INTENDED, Launch.NONE]
 
     def test_a_raise_supersedes_the_supervisor(self, shard: ShardDriver, make_store: Callable[[], Store]) -> None:
         first = shard.ask(OpenSupervisor(claimant="s"), SupervisorOpened).epoch

@@ -97,6 +97,29 @@ def test_a_successor_finds(row: Row) -> None:
     play(1, acts())
 
 
+@pytest.mark.parametrize(("sandbox", "code"), [("none", "sandbox_lost"), ("running", None)])
+def test_what_a_restored_store_does_not_know_to_be_launched_is_not_launched_again(
+    sandbox: str, code: str | None
+) -> None:
+    async def acts() -> None:
+        stage = Stage(SCRIPT)
+        asked: list[str] = []
+        stage.world.watch = lambda kind, _run_id, _by: asked.append(kind)
+        shard = await stage.open()
+        await shard.submit(create())
+        await shard.submit(claim())
+        box_of(stage, sandbox)
+        asked.clear()
+        raised = stage.memory.raise_generation(7_000_000)
+        await stage.drive(await stage.open(), raised, "successor")
+        head = stage.head()
+        assert (head.error.code if head.error else None) == code
+        assert not {"ask create", "ask launch"} & set(asked)
+        assert head.sandbox_key == KEY
+
+    play(1, acts())
+
+
 def test_what_may_happen_is_on_the_record_before_it_does() -> None:
     async def acts() -> None:
         stage = Stage(SCRIPT)
