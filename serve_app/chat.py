@@ -105,8 +105,10 @@ class Chat:
         run_id = start.create.run_id
         if not isinstance(outcome, Created | Joined):
             raise to_error(outcome)  # type: ignore[arg-type]  # a Create has no other answer
-        known = accepted(outcome.head.generation) if isinstance(outcome, Created) else None
-        return self._gateway.stream(View(run_id, start.format, start.caller, strict=start.strict, known=known))
+        generation = outcome.head.generation
+        known = accepted(generation) if isinstance(outcome, Created) else None
+        view = View(run_id, start.format, start.caller, strict=start.strict, known=known, generation=generation)
+        return self._gateway.stream(view)
 
     # --- GET ---
 

@@ -53,6 +53,10 @@ class Channel:
         self._ring: deque[Piece] = deque()  # contiguous
         self._bytes = 0
 
+    def earlier_than(self, generation: int | None) -> bool:
+        """Return whether this is known to be another log than that of `generation`: part of it was lost (P10)."""
+        return None not in (generation, self.reader.generation) and self.reader.generation < generation  # type: ignore[operator]
+
     @property
     def running(self) -> bool:
         """Return whether the shared read has been started."""
@@ -139,10 +143,11 @@ class Channels:
     def __len__(self) -> int:
         return len(self._channels)
 
-    def join(self, run_id: str, viewer: Waiting) -> Channel:
-        """Return the run's channel, with `viewer` in it. Every join is ended by one `leave`."""
+    def join(self, run_id: str, viewer: Waiting, generation: int | None) -> Channel:
+        """Return the run's channel, with `viewer` in it, whose log is of `generation`. Every join is ended by one
+        `leave`."""
         channel = self._channels.get(run_id)
-        if channel is None or channel.gone or channel.reader.gone:
+        if channel is None or channel.gone or channel.reader.gone or channel.earlier_than(generation):
             reader = LogReader(self._cluster, self._segments, run_id)
             channel = self._channels[run_id] = Channel(reader, self._background, run_id)
         channel.viewers.add(viewer)

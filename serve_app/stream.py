@@ -59,7 +59,7 @@ class Ending(Enum):
 class View:
     """What a stream shows to `caller`: the log of `run_id` past `position`. `known` is the piece before the shared
     read's start, if that is at hand. `strict` hides what a strict AG-UI client does not take (P26). `generation` is
-    that of `position`, where it is known (P10): the start is in every one."""
+    that of `position`, where it is known (P10): what is shown is of it, or of none."""
 
     def __init__(
         self,
@@ -70,8 +70,9 @@ class View:
         *,
         strict: bool = False,
         known: Piece | None = None,
+        generation: int | None = None,
     ) -> None:
-        self.generation: int | None = None if known is None else known.generation
+        self.generation = generation
         self.run_id = run_id
         self.caller = caller
         self.format = format

@@ -56,7 +56,7 @@ class Subscription:
         self._own: asyncio.Task[Stretch | Exception] | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._heart = Heart(beat_s, self.wake)
-        self._channel = channels.join(run_id, self)
+        self._channel = channels.join(run_id, self, generation)
 
     def close(self) -> None:
         """Leave the channel, and end what was begun for this viewer alone."""

@@ -132,6 +132,31 @@ async def test_an_open_stream_of_a_run_that_is_gone_is_cut() -> None:
         await loss.end()
 
 
+async def test_who_comes_to_a_run_that_goes_on_is_not_shown_its_lost_end_while_a_slow_client_has_it() -> None:
+    async with world() as w:
+        first = await post(w.app).has(b"run.accepted")
+        driver = await w.driver("r-1")
+        await driver.begin()
+        await driver.say("kept")
+        loss = Loss(w)
+        slow = await attach(w.app, offset="-1").has(b'"kept"')
+        slow.stall()
+        await driver.say("lost")
+        await driver.finish()
+        await first.done()
+        await loss.come()
+        back = await attach(w.app, offset="-1").has(b'"kept"')
+        joined = await post(w.app).has(b'"kept"')
+        await (await w.driver("r-1")).say("other")
+        for call in (back, joined):
+            await call.has(b'"other"')
+            assert b'"lost"' not in call.body
+            assert call.ids() == [offset(position, RAISED) for position in (1, 2, 3, 4)]
+        for call in (back, joined, slow):
+            await _leave(call)
+        await loss.end()
+
+
 async def test_a_log_that_was_closed_keeps_its_offsets() -> None:
     async with world() as w:
         await post(w.app).has(b"run.accepted")
