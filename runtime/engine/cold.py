@@ -45,9 +45,8 @@ class Cold:
         first = await self.page(run_id, 0 if checkpoint is None else checkpoint.seq)
         return Claimed(head=claimed.head, spec=claimed.spec, batches=first, checkpoint=checkpoint)
 
-    async def seal(self, tail: Tail, batches: list[Batch]) -> None:
-        """Make a segment of what was read."""
-        generation = tail.generation
+    async def seal(self, tail: Tail, batches: list[Batch], generation: int) -> None:
+        """Make a segment of what was read of the log of that generation (P10)."""
         ref = await self._put(b"\n".join(batch.data for batch in batches))
         if ref is not None and tail.generation == generation:
             tail.seal(Sealed(start=batches[0].seq, end=batches[-1].next_seq, ref=ref))

@@ -249,7 +249,7 @@ class Shard(Questions):
         if not batches:
             raise StoreError(f"The store has no chunk {after} of run {tail.run_id!r} although its record says so.")
         if seal and self._cold.seals:
-            self._chores.spawn(self._cold.seal(tail, batches), f"seal {tail.run_id}")
+            self._chores.spawn(self._cold.seal(tail, batches, generation), f"seal {tail.run_id}")
         return tail.inline_reply(self.epoch, after, batches)
 
     # --- memory ---

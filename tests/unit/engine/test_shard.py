@@ -145,6 +145,19 @@ def test_what_is_read_from_the_store_is_sealed_on_the_way() -> None:
     play(1, acts())
 
 
+def test_what_was_read_of_a_log_that_is_another_by_now_is_not_sealed() -> None:
+    async def acts() -> None:
+        stage = Stage()
+        await (await started(stage)).submit(append(1, "A", "B"))
+        shard = await stage.open(Segments())
+        await shard.read(RUN, 1, 0.0)
+        shard._adopt(stage.head().with_(generation=5))  # before the sealing of what was read has begun
+        await elapse(1.0)
+        assert shard._tails[RUN].sealed == []
+
+    play(1, acts())
+
+
 def test_an_inline_read_at_the_end_parks_like_any_other() -> None:
     async def acts() -> None:
         shard = await started(Stage())
