@@ -7,9 +7,12 @@ crowding: without one, each newcomer's claim ends its predecessor. A lock of one
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
+
+log = logging.getLogger("outlast.delivery")
 
 
 class Lease:
@@ -29,14 +32,22 @@ class Locks(Protocol):
 class MemoryLocks:
     """Locks of this process: first come, first served; what one holder raises does not keep the next from its turn.
 
-    A lease of it is never lost."""
+    A lease of it is never lost. It says once, in the log, that other processes and hosts know nothing of it, unless it
+    is told that there is `one_process`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, one_process: bool = False) -> None:
+        self._silent = one_process
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}  # and how many hold or want it
 
     @asynccontextmanager
     async def hold(self, key: str) -> AsyncIterator[Lease]:
         """Hold the lock `key`."""
+        if not self._silent:
+            self._silent = True
+            log.warning(
+                "locks in memory keep only drivers of this process apart, not those of other processes or hosts: use "
+                "locks of your database there, or say MemoryLocks(one_process=True)"
+            )
         lock, wanted = self._locks.get(key, (asyncio.Lock(), 0))
         self._locks[key] = (lock, wanted + 1)
         try:
