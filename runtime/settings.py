@@ -108,12 +108,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             description="Runs active at once; beyond it 429. 0: as memory allows, of several nodes all but one.",
         ),
     ] = 0
+    owner_max_runs: Annotated[
+        int, Meta(ge=0, description="Runs of one owner active at once; 0: no bound of its own.")
+    ] = 0
     max_body_bytes: Annotated[int, Meta(ge=1024, description="Largest request body.")] = 8 << 20
     max_line_bytes: Annotated[int, Meta(ge=1024, description="Longest journal line that is translated.")] = 64 << 20
     max_log_bytes: Annotated[int, Meta(ge=65536, description="Largest log, and largest journal, of one run.")] = 1 << 30
     max_viewers: Annotated[
         int, Meta(ge=1, description="Streams open at once per replica; beyond it 429 for a start.")
     ] = 2000
+    owner_max_viewers: Annotated[
+        int,
+        Meta(
+            ge=0, description="Streams of one owner open at once per replica; beyond it 429 for a start. 0: no bound."
+        ),
+    ] = 0
     allowed_origins: Annotated[
         str, Meta(description="Origins of pages that may call; same-origin is always allowed.")
     ] = ""

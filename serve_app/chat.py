@@ -12,7 +12,7 @@ from runtime.core.ids import ThreadId
 from runtime.core.ops import Create, Created, Done, Joined, Outcome, RequestCancel
 from runtime.core.record import CancelReason, Head
 from runtime.core.refusing import to_error
-from runtime.errors import InputInvalid, TooMany
+from runtime.errors import InputInvalid
 from serve_app import openapi, requests, schemas
 from serve_app.access import Caller, caller_of
 from serve_app.asking import answer
@@ -61,12 +61,7 @@ class Chat:
         if requests.last_event_id(headers) is not None:
             return await gateway.attach(requests.attach_of_post(headers, body, caller, ndjson=ndjson))
         start = requests.start_of(headers, body, caller, gateway.settings, gateway.harnesses, ndjson=ndjson)
-        if gateway.viewers.total >= gateway.settings.max_viewers:
-            raise TooMany(
-                f"{gateway.settings.max_viewers} streams are open here, which is the limit (OUTLAST_MAX_VIEWERS). "
-                "Try again later.",
-                code="too_many_viewers",
-            )
+        gateway.check_room(caller)
         if start.create.resumes:
             await self._threads.check_answers(caller, start.create)
         # A client that leaves now has started its run all the same (I6), and someone must be told to drive it.

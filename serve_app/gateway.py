@@ -14,7 +14,7 @@ from starlette.responses import Response
 from actors.viewers import Viewers
 from runtime.core.ids import Offset
 from runtime.core.record import Head, RunSpec
-from runtime.errors import OffsetGone, OutlastError, RunNotFound
+from runtime.errors import OffsetGone, OutlastError, RunNotFound, TooMany
 from runtime.ports import Cluster, Harness, ShardPort
 from runtime.settings import Settings
 from serve_app.access import RELOAD_S, Access, Caller
@@ -103,7 +103,9 @@ class Gateway:
 
     def stream(self, view: View, locate: Callable[[], Awaitable[int]] | None = None) -> LogStream:
         """Return the response that shows `view`; a dropped one if this replica is being stopped or is full."""
-        full = self.viewers.total >= RETURNING * self.settings.max_viewers
+        full = self.viewers.total >= RETURNING * self.settings.max_viewers or self._full_of(
+            view.caller.owner, RETURNING
+        )
         return LogStream(
             view,
             self.channels,
@@ -113,6 +115,21 @@ class Gateway:
             locate=locate,
             dropped=full or self.replica.draining.is_set(),
         )
+
+    def check_room(self, caller: Caller) -> None:
+        """Check that one more stream may begin with a start. Raises TooMany `too_many_viewers`."""
+        total, own = self.settings.max_viewers, self.settings.owner_max_viewers
+        if self.viewers.total >= total:
+            why = f"{total} streams are open here, which is the limit (OUTLAST_MAX_VIEWERS)."
+        elif self._full_of(caller.owner):
+            why = f"{own} streams of yours are open here, which is the limit (OUTLAST_OWNER_MAX_VIEWERS)."
+        else:
+            return
+        raise TooMany(f"{why} Try again later.", code="too_many_viewers")
+
+    def _full_of(self, owner: str, times: int = 1) -> bool:
+        limit = times * self.settings.owner_max_viewers
+        return 0 < limit <= sum(stream.caller.owner == owner for stream in self._streams)
 
     async def attach(self, attach: Attach) -> Response:
         """Answer an attach: the log past the offset; 204 or the terminal chunk once more at the end of a closed log.

@@ -32,6 +32,8 @@ def create(view: View, op: Create, now_ms: int) -> Decision:
         return Decision(outcome=Joined(head=found) if same else DigestDiffers(run_id=op.run_id))
     if op.max_runs and not op.resumes and view.unfinished_runs() >= op.max_runs:
         return Decision(outcome=TooManyRuns(limit=op.max_runs))
+    if op.owner_max_runs and not op.resumes and view.unfinished_runs(op.owner) >= op.owner_max_runs:
+        return Decision(outcome=TooManyRuns(limit=op.owner_max_runs, of_owner=True))
     holder = view.holder(op.owner, op.thread_id)
     if op.resumes:
         return _resume(view, op, holder, now_ms)

@@ -38,8 +38,8 @@ class View(Protocol):
     def oldest_queued(self, owner: str, thread_id: str) -> Head | None:
         """Return the run of the thread that has been queued longest."""
 
-    def unfinished_runs(self) -> int:
-        """Return how many runs are not terminal."""
+    def unfinished_runs(self, owner: str | None = None) -> int:
+        """Return how many runs are not terminal, of all owners or of one."""
 
     def supervisor(self) -> SupervisorRow:
         """Return the current supervisor; epoch 0 before the first."""

@@ -38,6 +38,7 @@ class Create(Struct, frozen=True, kw_only=True, tag=True):
     digest: str
     on_busy: str = "reject"  # reject | enqueue | cancel-previous
     max_runs: int = 0  # not terminal at once in the store; 0: no bound
+    owner_max_runs: int = 0  # of the owner's
     resumes: bool = False  # it answers what the thread's interrupted run asks, and takes its place (P23)
 
 
@@ -263,9 +264,10 @@ class NothingToResume(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class TooManyRuns(Struct, frozen=True, kw_only=True, tag=True):
-    """`limit` runs are active already."""
+    """`limit` runs are active already; `of_owner`: of the owner's."""
 
     limit: int
+    of_owner: bool = False
 
 
 class Superseded(Struct, frozen=True, kw_only=True, tag=True):

@@ -77,7 +77,8 @@ def _not_created(refusal: DigestDiffers | ThreadBusy | NothingToResume | TooMany
                 code="resume_invalid",
                 field="resume",
             )
-        case TooManyRuns(limit=limit):
+        case TooManyRuns(limit=limit, of_owner=of_owner):
+            whose, setting = (" of yours", "OWNER_MAX_RUNS") if of_owner else ("", "MAX_RUNS")
             return TooMany(
-                f"{limit} runs are active, which is the limit (OUTLAST_MAX_RUNS). Try again when one has ended."
+                f"{limit} runs{whose} are active, which is the limit (OUTLAST_{setting}). Try again when one has ended."
             )

@@ -62,6 +62,7 @@ def create_op(
         digest=digest(stored),
         on_busy=options.on_busy or "reject",
         max_runs=settings.max_runs,
+        owner_max_runs=settings.owner_max_runs,
         resumes=bool(stored.get("resume")),
     )
 

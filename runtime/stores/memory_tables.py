@@ -91,13 +91,14 @@ class Transaction:
         waiting = (head for head in self._thread(owner, thread_id) if head.queued and not head.status.terminal)
         return next(waiting, None)
 
-    def unfinished_runs(self) -> int:
-        """Return how many runs are not terminal."""
-        stored = self._tables.open_runs
-        change = 0
+    def unfinished_runs(self, owner: str | None = None) -> int:
+        """Return how many runs are not terminal, of all owners or of one."""
+        stored, heads = self._tables.open_runs, self._tables.heads
+        count = sum(owner in (None, heads[run_id].owner) for run_id in stored)
         for run_id, head in self._heads.items():
-            change += (not head.status.terminal) - (run_id in stored)
-        return len(stored) + change
+            if owner in (None, head.owner):
+                count += (not head.status.terminal) - (run_id in stored)
+        return count
 
     def supervisor(self) -> SupervisorRow:
         """Return the current supervisor; epoch 0 before the first."""

@@ -41,6 +41,9 @@ PARAMETERS: Final = (
     ("key_names", "bytea[]"),  # that are not there
     ("count_least", "bigint"),  # unfinished runs; 0 and a huge number if nobody asked
     ("count_most", "bigint"),
+    ("count_owners", "text[]"),  # unfinished runs of these
+    ("owner_leasts", "bigint[]"),
+    ("owner_mosts", "bigint[]"),
     ("seen_supervisor", "bigint"),  # -1 if nobody asked
     # What is written: heads of runs that are there, ...
     ("head_runs", "text[]"),
@@ -115,7 +118,7 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    IF count_most < 9223372036854775807 THEN
+    IF count_most < 9223372036854775807 OR cardinality(count_owners) > 0 THEN
         PERFORM FROM outlast.meta FOR NO KEY UPDATE;
     END IF;
     IF cardinality(held_by) > 0 AND EXISTS (
@@ -143,6 +146,12 @@ BEGIN
     IF count_least > 0 OR count_most < 9223372036854775807 THEN
         SELECT count(*) INTO there FROM outlast.run WHERE NOT terminal;
         IF there < count_least OR there > count_most THEN RETURN; END IF;
+    END IF;
+    IF cardinality(count_owners) > 0 AND EXISTS (
+        SELECT FROM unnest(count_owners, owner_leasts, owner_mosts) AS counted(owner, least, most)
+        WHERE (SELECT count(*) FROM outlast.run AS r WHERE r.owner = counted.owner AND NOT r.terminal)
+            NOT BETWEEN counted.least AND counted.most) THEN
+        RETURN;
     END IF;
 
     -- Whoever lets go of a thread is written before whoever takes it: the index is checked row by row.

@@ -138,6 +138,11 @@ MIGRATIONS: Final = (
             postgres_function.CREATE,
         ),
     ),
+    Migration(
+        6,
+        "how many runs an owner has, among what a commit rests on",
+        (postgres_function.REMOVE, postgres_function.CREATE),
+    ),
 )
 SCHEMA_VERSION: Final = MIGRATIONS[-1].version
 
@@ -179,6 +184,7 @@ READ_HOLDER: Final = f"""SELECT {_ROW} FROM outlast.run
 READ_QUEUE: Final = f"""SELECT {_ROW} FROM outlast.run
     WHERE owner = %s AND thread_id = %s AND NOT terminal AND queued ORDER BY ordinal LIMIT %s"""
 COUNT_UNFINISHED: Final = "SELECT count(*) FROM outlast.run WHERE NOT terminal"
+COUNT_OWNED: Final = "SELECT count(*) FROM outlast.run WHERE NOT terminal AND owner = %s"
 READ_SUPERVISOR: Final = "SELECT epoch, claimant FROM outlast.supervisor"
 _BATCH: Final = "seq, n, epoch, band, first_index, key, ends, data"
 # A stored batch at its place, or by its cause: what a repeat is compared with (P7, P8).

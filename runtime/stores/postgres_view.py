@@ -14,7 +14,7 @@ from runtime.core import checkpoint as checkpoints
 from runtime.core import reaping
 from runtime.core.batch import Band, Batch
 from runtime.core.decision import Decision, SupervisorRow
-from runtime.core.ops import Create, DigestDiffers, Joined, Op, TooManyRuns
+from runtime.core.ops import Create, DigestDiffers, Joined, Op, Outcome, TooManyRuns
 from runtime.core.record import Head, RunSpec
 from runtime.stores import postgres_schema as sql
 from runtime.stores.codec import decode_spec, encode
@@ -38,8 +38,9 @@ class PostgresView:
         self._held: dict[Thread, str] = {}
         self._queues: dict[Thread, tuple[int, list[str]]] = {}  # asked to this depth
         self._absent_keys: set[tuple[str, str]] = set()
-        self._count: int | None = None
-        self._least, self._most = 0, HUGE
+        # By owner, and of all under None: what was read, and the least and most that decisions bear.
+        self._counts: dict[str | None, int] = {}
+        self._bounds: dict[str | None, tuple[int, int]] = {}
         self._seen_supervisor = -1
         # What is written on top.
         self.written: dict[str, Head] = {}
@@ -124,13 +125,14 @@ class PostgresView:
         waiting = (head for head in mine if head.run_id in self.created and head.queued)
         return next((head for head in waiting if not head.status.terminal), None)
 
-    def unfinished_runs(self) -> int:
-        """Return how many runs are not terminal; `bind_count` says what of it a decision rests on."""
-        if self._count is None:
-            row = self._session.execute(sql.COUNT_UNFINISHED).fetchone() if self._fresh else (0,)
+    def unfinished_runs(self, owner: str | None = None) -> int:
+        """Return how many runs are not terminal; `_bind_count` says what of it a decision rests on."""
+        if owner not in self._counts:
+            query = (sql.COUNT_UNFINISHED, ()) if owner is None else (sql.COUNT_OWNED, (owner,))
+            row = self._session.execute(*query).fetchone() if self._fresh else (0,)
             assert row is not None
-            self._count = int(row[0])
-        return self._count + self._added()
+            self._counts[owner] = int(row[0])
+        return self._counts[owner] + self._added(owner)
 
     def supervisor(self) -> SupervisorRow:
         """Return the current supervisor; epoch 0 before the first."""
@@ -162,9 +164,8 @@ class PostgresView:
                 _refuse_text(text)
             self._specs[head.run_id] = encode(spec)
             self.created[head.run_id] = spec
-        counted = not isinstance(decision.outcome, Joined | DigestDiffers)
-        if isinstance(op, Create) and op.max_runs and not op.resumes and counted:
-            self._bind_count(op.max_runs, refused=isinstance(decision.outcome, TooManyRuns))
+        if isinstance(op, Create) and not op.resumes and not isinstance(decision.outcome, Joined | DigestDiffers):
+            self._bind_counts(op, decision.outcome)
         self._heads.update(encoded)
         self.written.update({head.run_id: head for head in heads})
         if batch is not None:
@@ -191,18 +192,27 @@ class PostgresView:
             if seen is None or seen.shard == shard:
                 yield head
 
-    def _bind_count(self, limit: int, *, refused: bool) -> None:
-        room = limit - self._added()  # what may be stored already so that this decision stands
-        if refused:
-            self._least = max(self._least, room)
-        else:
-            self._most = min(self._most, room - 1)
+    def _bind_counts(self, op: Create, outcome: Outcome) -> None:
+        """Note which numbers of runs the answer rests on: the owner's was asked for if all together were few enough."""
+        refused = isinstance(outcome, TooManyRuns)
+        of_all = isinstance(outcome, TooManyRuns) and not outcome.of_owner
+        if op.max_runs:
+            self._bind_count(None, op.max_runs, refused=of_all)
+        if op.owner_max_runs and not of_all:
+            self._bind_count(op.owner, op.owner_max_runs, refused=refused)
+
+    def _bind_count(self, owner: str | None, limit: int, *, refused: bool) -> None:
+        room = limit - self._added(owner)  # what may be stored already so that this decision stands
+        least, most = self._bounds.get(owner, (0, HUGE))
+        self._bounds[owner] = (max(least, room), most) if refused else (least, min(most, room - 1))
 
     def parameters(self) -> dict[str, Any]:
         """Return the arguments of `write_group`, but for the shard's."""
         return {**self._beliefs(), **self._writes()}
 
     def _beliefs(self) -> dict[str, Any]:
+        least, most = self._bounds.get(None, (0, HUGE))
+        owners = {owner: bounds for owner, bounds in self._bounds.items() if owner is not None}
         seen, held, queues, keys = self.seen, self._held, self._queues, sorted(self._absent_keys)
         return {
             "seen_runs": list(seen),
@@ -216,8 +226,11 @@ class PostgresView:
             "queue_runs": ["\n".join(run_ids) for _, run_ids in queues.values()],
             "key_runs": [run_id for run_id, _ in keys],
             "key_names": [key_bytes(key) for _, key in keys],
-            "count_least": self._least,
-            "count_most": self._most,
+            "count_least": least,
+            "count_most": most,
+            "count_owners": list(owners),
+            "owner_leasts": [least for least, _ in owners.values()],
+            "owner_mosts": [most for _, most in owners.values()],
             "seen_supervisor": self._seen_supervisor,
         }
 
@@ -275,10 +288,12 @@ class PostgresView:
         """Return what this group wrote of a thread."""
         return (head for head in self.written.values() if (head.owner, head.thread_id) == thread)
 
-    def _added(self) -> int:
-        """Return by how much this group has changed the number of unfinished runs."""
+    def _added(self, owner: str | None) -> int:
+        """Return by how much this group has changed the number of unfinished runs, of all owners or of one."""
         change = 0
         for run_id, head in self.written.items():
+            if owner not in (None, head.owner):
+                continue
             stored = None if run_id in self.created else self._stored(run_id)
             change += (not head.status.terminal) - (stored is not None and not stored.status.terminal)
         return change

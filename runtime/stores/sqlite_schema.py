@@ -177,6 +177,7 @@ READ_OLDEST_QUEUED: Final = """SELECT ordinal, head FROM run
     WHERE owner = ? AND thread_id = ? AND terminal = 0 AND queued = 1 ORDER BY ordinal LIMIT 1"""
 # How many runs are not terminal, for the bound on them.
 COUNT_UNFINISHED: Final = "SELECT count(*) FROM run WHERE terminal = 0"
+COUNT_OWNED: Final = "SELECT count(*) FROM run WHERE terminal = 0 AND owner = ?"
 READ_SUPERVISOR: Final = "SELECT epoch, claimant FROM supervisor"
 
 _BATCH: Final = "seq, n, epoch, band, first_index, key, ends, data"

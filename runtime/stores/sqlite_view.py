@@ -58,9 +58,10 @@ class SqliteView:
         """Return the run of the thread that has been queued longest."""
         return self._remember(self._execute(sql.READ_OLDEST_QUEUED, (owner, thread_id)).fetchone())
 
-    def unfinished_runs(self) -> int:
-        """Return how many runs are not terminal."""
-        (count,) = self._execute(sql.COUNT_UNFINISHED).fetchone()
+    def unfinished_runs(self, owner: str | None = None) -> int:
+        """Return how many runs are not terminal, of all owners or of one."""
+        counting = self._execute(sql.COUNT_UNFINISHED) if owner is None else self._execute(sql.COUNT_OWNED, (owner,))
+        (count,) = counting.fetchone()
         return int(count)
 
     def supervisor(self) -> SupervisorRow:

@@ -50,9 +50,10 @@ class DictView:
         """Return the run of the thread that has been queued longest."""
         return next((head for head in self._thread(owner, thread_id) if head.queued), None)
 
-    def unfinished_runs(self) -> int:
-        """Return how many runs are not terminal."""
-        return sum(not head.status.terminal for head in self.heads.values())
+    def unfinished_runs(self, owner: str | None = None) -> int:
+        """Return how many runs are not terminal, of all owners or of one."""
+        mine = (head for head in self.heads.values() if owner in (None, head.owner))
+        return sum(not head.status.terminal for head in mine)
 
     def supervisor(self) -> SupervisorRow:
         """Return the current supervisor."""

@@ -53,6 +53,7 @@ class Tables:
             sql.READ_HOLDER: lambda values: [_short(row) for row in self.of_thread(*values) if row.active],
             sql.READ_QUEUE: lambda values: [_short(row) for row in self.queue(*values)],
             sql.COUNT_UNFINISHED: lambda _: [(self.unfinished(),)],
+            sql.COUNT_OWNED: lambda values: [(self.unfinished(*values),)],
             sql.READ_SUPERVISOR: lambda _: [self.supervisor],
             sql.READ_BATCH_AT: self._batch_at,
             sql.READ_BATCH_BY_KEY: self._batch_by_key,
@@ -123,9 +124,9 @@ class Tables:
         """Return the first `depth` runs that wait for a thread."""
         return [row for row in self.of_thread(owner, thread_id) if row.queued and not row.terminal][:depth]
 
-    def unfinished(self) -> int:
-        """Return how many runs are not terminal."""
-        return sum(not row.terminal for row in self.runs.values())
+    def unfinished(self, owner: str | None = None) -> int:
+        """Return how many runs are not terminal, of all owners or of one."""
+        return sum(not row.terminal and owner in (None, row.owner) for row in self.runs.values())
 
     def with_key(self, run_id: str, key: bytes) -> Rows:
         """Return the batch of a run that has a key."""
@@ -253,7 +254,7 @@ def locked_rows(tables: Tables, group: Mapping[str, Any]) -> Locks:
     rows = {_shard_row(group["p_shard"]), *(_run_row(run_id) for run_id in group["seen_runs"] if run_id in tables.runs)}
     if group["supervisor_epoch"] >= 0:
         rows.add("supervisor")
-    if group["count_most"] < HUGE:
+    if group["count_most"] < HUGE or group["count_owners"]:
         rows.add("meta")
     return Locks(rows, {"supervisor"} if group["seen_supervisor"] >= 0 else set())
 
@@ -276,6 +277,9 @@ def as_believed(tables: Tables, group: Mapping[str, Any]) -> bool:
             return False
     if any(tables.with_key(run_id, key) for run_id, key in _columns(group, "key_runs", "key_names")):
         return False
+    for owner, least, most in _columns(group, "count_owners", "owner_leasts", "owner_mosts"):
+        if not least <= tables.unfinished(owner) <= most:
+            return False
     least, most = int(group["count_least"]), int(group["count_most"])
     return (least <= 0 and most >= HUGE) or least <= tables.unfinished() <= most
 

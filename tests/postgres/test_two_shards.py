@@ -38,6 +38,7 @@ from runtime.testing.sample_ops import OWNER, append, cancel, claim, create, fin
 Open = Callable[[], Store]
 THREAD = "thread-1"
 ROUNDS = 40
+BOUNDS = ("max_runs", "owner_max_runs")
 
 
 class Side:
@@ -128,24 +129,28 @@ def test_a_creation_cancels_the_active_run_of_another_shard(sides: tuple[Side, S
     assert one.ask(finish(3, 1, Status.ABORTED, "run-1"), Finished).unqueued.run_id == "run-2"
 
 
-def test_the_bound_on_runs_counts_those_of_every_shard(sides: tuple[Side, Side]) -> None:
+@pytest.mark.parametrize("of", BOUNDS)
+def test_the_bound_on_runs_counts_those_of_every_shard(sides: tuple[Side, Side], of: str) -> None:
     one, two = sides
     one.start("run-1", "t1")
     two.start("run-2", "t2")
-    assert one.ask(create("run-3", "t3", max_runs=2), TooManyRuns).limit == 2
+    assert one.ask(create("run-3", "t3", **{of: 2}), TooManyRuns).limit == 2
     two.do(finish(1, 1, run_id="run-2"))
-    one.ask(create("run-3", "t3", max_runs=2), Created)
-    two.ask(create("run-4", "t4", max_runs=2), TooManyRuns)
+    one.ask(create("run-3", "t3", **{of: 2}), Created)
+    two.ask(create("run-4", "t4", **{of: 2}), TooManyRuns)
 
 
-def test_two_shards_that_admit_at_once_do_not_take_the_same_room(server: PostgresServer, two_shards: Open) -> None:
+@pytest.mark.parametrize("of", BOUNDS)
+def test_two_shards_that_admit_at_once_do_not_take_the_same_room(
+    server: PostgresServer, two_shards: Open, of: str
+) -> None:
     """Each counts what is committed; so one counts after the other has committed, or waits."""
     sides = [Side(two_shards(), 0), Side(two_shards(), 1)]
 
     def admit(side: Side) -> list[Outcome]:
         while True:
             try:
-                return side.do(create(f"run-{side.shard}", f"t{side.shard}", max_runs=1))
+                return side.do(create(f"run-{side.shard}", f"t{side.shard}", **{of: 1}))
             except StoreUnavailable:
                 continue  # it waits for a second at most
 
@@ -158,14 +163,15 @@ def test_two_shards_that_admit_at_once_do_not_take_the_same_room(server: Postgre
     assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Created", "TooManyRuns"]
 
 
-def test_the_bound_on_runs_holds_whoever_is_first(sides: tuple[Side, Side]) -> None:
+@pytest.mark.parametrize("of", BOUNDS)
+def test_the_bound_on_runs_holds_whoever_is_first(sides: tuple[Side, Side], of: str) -> None:
     barrier = Barrier(2)
     bound = 3
 
     def admit(side: Side, turn: int) -> list[Outcome]:
         barrier.wait()
         names = [f"run-{turn}-{side.shard}-{place}" for place in range(2)]
-        return side.do(*(create(name, f"thread-of-{name}", max_runs=bound) for name in names))
+        return side.do(*(create(name, f"thread-of-{name}", **{of: bound}) for name in names))
 
     with ThreadPoolExecutor(2) as pool:
         for turn in range(ROUNDS):

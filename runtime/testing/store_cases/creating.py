@@ -93,6 +93,20 @@ class CreateCases:
         shard.do(cancel())
         assert shard.ask(create("run-2", on_busy="reject"), Created).head.queued
 
+    def test_the_bound_on_an_owners_runs_counts_hers_alone(self, shard: ShardDriver) -> None:
+        shard.start(owner="ann")
+        shard.start("run-2", "thread-2", owner="bob")
+        hers = {"owner": "ann", "owner_max_runs": 2}
+        outcomes = shard.do(create("run-3", "thread-3", **hers), create("run-4", "thread-4", **hers))
+        assert [type(outcome) for outcome in outcomes] == [Created, TooManyRuns]
+        refusal = shard.refused(create("run-5", "thread-5", **hers, max_runs=4), TooManyRuns)
+        assert (refusal.limit, refusal.of_owner) == (2, True)
+        assert not shard.refused(create("run-5", "thread-5", **hers, max_runs=3), TooManyRuns).of_owner
+        shard.ask(create("run-3", "thread-3", owner="ann", owner_max_runs=1), Joined)
+        shard.ask(create("run-6", "thread-6", owner="bob", owner_max_runs=2), Created)
+        shard.end()
+        shard.ask(create("run-5", "thread-5", **hers), Created)
+
     def test_the_bound_on_runs_counts_all_that_are_not_terminal(self, shard: ShardDriver) -> None:
         shard.start()
         shard.enqueue("run-2")

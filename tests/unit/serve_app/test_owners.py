@@ -313,6 +313,38 @@ async def test_a_broken_file_of_tokens_changes_nothing_and_is_told_of(
         assert (await check())["ok"]
 
 
+async def test_an_owner_has_so_many_runs_and_another_as_many(tmp_path: Path) -> None:
+    async with guarded(tmp_path, owner_max_runs=1) as w:
+        refused = await fetch(w.app, "POST", "/api/chat", json_body=chat_body("t-2", runId="r-2"), headers=of(ALICE))
+        assert (refused.status, refused.code) == (429, "too_many_runs")
+        assert "OUTLAST_OWNER_MAX_RUNS" in refused.body.decode()
+        assert int(refused.headers["retry-after"]) > 0
+        again = post(w.app, THEIRS, json_body=chat_body(THEIRS, runId=THEIRS), headers=of(ALICE))
+        await again.has(b"run.accepted")
+        again.leave()
+        other = post(w.app, "r-2", json_body=chat_body("t-2", runId="r-2"), headers=of(BOB))
+        await other.has(b"run.accepted")
+        other.leave()
+
+
+async def test_an_owner_who_watches_much_may_come_back_and_nobody_else_minds(tmp_path: Path) -> None:
+    async with guarded(tmp_path, owner_max_viewers=1) as w:
+        watching = attach(w.app, THEIRS, headers=of(ALICE))
+        await watching.has(b"run.accepted")
+        refused = await fetch(w.app, "POST", "/api/chat", json_body=chat_body("t-2", runId="r-2"), headers=of(ALICE))
+        assert (refused.status, refused.code) == (429, "too_many_viewers")
+        back = attach(w.app, THEIRS, headers=of(ALICE))
+        await back.has(b"run.accepted")
+        assert back.status == 200
+        beyond = attach(w.app, THEIRS, headers=of(ALICE))
+        await beyond.done()
+        assert (beyond.status, beyond.cut) == (200, True)
+        other = post(w.app, "r-2", json_body=chat_body("t-2", runId="r-2"), headers=of(BOB))
+        await other.has(b"run.accepted")
+        for call in (watching, back, other):
+            call.leave()
+
+
 async def test_without_a_file_of_tokens_everybody_is_the_operator() -> None:
     async with world() as w:
         call = post(w.app, "r-1")
