@@ -172,17 +172,21 @@ class Reaper:
         return _line(outcome.head, ReapOutcome.BUDGET_EXCEEDED) if ended is None else await self._told(ended)
 
     async def _end(self, run_id: str, budget_s: float) -> Head | None:
-        """See that a run whose expiry is recorded ends; return its record, or None if that took too long."""
+        """See that a run whose expiry is recorded ends, and gives back what it had; return its record, or None if its
+        end took too long."""
+        ended = None
         try:
             async with asyncio.timeout(budget_s):
                 await self._supervisor.cancel(run_id)
                 while True:
                     stored = await repeat(lambda: self._shard(run_id).record(run_id))
                     if stored is not None and stored[0].status.terminal:
-                        return stored[0]
+                        ended = stored[0]
+                        if not ended.destroy_pending:
+                            return ended
                     await asyncio.sleep(LOOK_S)
         except TimeoutError:
-            return None
+            return ended
 
     async def _told(self, head: Head, *, dry_run: bool = False) -> ReapedRun | None:
         """Tell, once, of a run that has ended; None if that is not to be told yet, or has been."""
