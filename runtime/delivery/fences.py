@@ -120,3 +120,7 @@ class FencedRecords:
     async def find_active(self, thread_id: str) -> RunRow | None:
         """Return the newest `running` run of the thread, or None."""
         return await self._inner.find_active(thread_id)
+
+    async def list_reclaimable(self, now: int, ttl_ms: int) -> list[RunRow]:
+        """Return the `running` runs that have been detached for `ttl_ms` or longer at `now`."""
+        return await self._inner.list_reclaimable(now, ttl_ms)

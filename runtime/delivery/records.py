@@ -82,6 +82,9 @@ class RunRecords(Protocol):
     async def find_active(self, thread_id: str) -> RunRow | None:
         """Return the newest `running` run of the thread, or None."""
 
+    async def list_reclaimable(self, now: int, ttl_ms: int) -> list[RunRow]:
+        """Return the `running` runs that have been detached for `ttl_ms` or longer at `now`; the longest come first."""
+
 
 class MemoryRunRecords:
     """Rows in this process: for one process, and for tests."""
@@ -122,3 +125,9 @@ class MemoryRunRecords:
         """Return the newest `running` run of the thread, or None."""
         rows = [row for row in self._rows.values() if row.thread_id == thread_id and row.status is Status.RUNNING]
         return max(rows, key=lambda row: row.started_at, default=None)
+
+    async def list_reclaimable(self, now: int, ttl_ms: int) -> list[RunRow]:
+        """Return the `running` runs that have been detached for `ttl_ms` or longer at `now`; the longest come first."""
+        since = {row.run_id: row.detached_since for row in self._rows.values() if row.status is Status.RUNNING}
+        due = {run_id: at for run_id, at in since.items() if at is not None and at <= now - ttl_ms}
+        return [self._rows[run_id] for run_id in sorted(due, key=due.__getitem__)]

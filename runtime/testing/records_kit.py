@@ -123,6 +123,21 @@ class RunRecordsKit:
 
         self.play(case())
 
+    def test_a_run_is_reclaimable_from_the_very_moment_that_its_time_is_over(self) -> None:
+        async def case() -> None:
+            client = await self.make()
+            for run_id, since in (("later", 200), ("earlier", 100), ("watched", None), ("ended", 50), ("asks", 50)):
+                await client().create_or_resume(run_id, THREAD, 1)
+                await client().update(run_id, RunPatch(detached_since=since))
+            await client().update("ended", RunPatch(status=Status.ABORTED))
+            await client().update("asks", RunPatch(status=Status.INTERRUPTED))
+            for now, due in ((1099, []), (1100, ["earlier"]), (1199, ["earlier"]), (1200, ["earlier", "later"])):
+                assert [row.run_id for row in await client().list_reclaimable(now, 1000)] == due
+            await client().update("earlier", RunPatch(detached_since=None))
+            assert [row.run_id for row in await client().list_reclaimable(1200, 1000)] == ["later"]
+
+        self.play(case())
+
     # --- claiming
 
     def test_a_claim_raises_the_epoch_by_one_from_the_expected_one_only(self) -> None:
