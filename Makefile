@@ -8,7 +8,7 @@ PYTEST := TEST_INSTALLED=1 $(BIN)/python -P -m pytest
 # Everything: in two processes, each with its lanes (tests/lanes.py).
 SIDE_BY_SIDE := --numprocesses 2 --dist loadscope
 
-# Arguments: ARGS for serve and bench, T for test, N and SEED for simulate, FAULTS, RUNS, NODES and SEED for chaos.
+# Arguments: ARGS for serve, claude and bench, T for test, N and SEED for simulate, FAULTS, RUNS, NODES and SEED for chaos.
 ARGS ?=
 T ?=
 N ?= 1000
@@ -19,7 +19,7 @@ NODES ?= 1
 UV ?= uv
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev run test test-long check fmt bench simulate chaos wheel pin clean
+.PHONY: help setup setup-dev run test test-long check fmt claude bench simulate chaos wheel pin clean
 
 help: ## Show what there is.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ check: setup-dev ## Lint, format, types, layers.
 fmt: setup-dev ## Format, and fix what the linter can.
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
+
+claude: setup-dev ## Run the real Claude Code in a container, on a stub of its model (ARGS=--kill: and kill its driver).
+	@$(BIN)/python tools/claude_in_docker.py $(ARGS)
 
 bench: setup-dev ## Measure; writes build/bench.json.
 	@mkdir -p build

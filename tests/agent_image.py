@@ -20,7 +20,7 @@ IMPORT_S = 300
 def import_agents(engine: DockerEngine, folder: Path, *names: str) -> str:
     """Make the image with the agents of these names on an engine; return its name."""
     archive = folder / "agents.tar"
-    _pack(archive, {name: setup_agents.native(setup_agents.TARGET)[name] for name in names})
+    pack(archive, {name: setup_agents.native(setup_agents.TARGET)[name] for name in names})
     repository, _, tag = NAME.partition(":")
     with engine.client() as client:
         client.timeout = IMPORT_S
@@ -29,7 +29,8 @@ def import_agents(engine: DockerEngine, folder: Path, *names: str) -> str:
     return NAME
 
 
-def _pack(archive: Path, programs: dict[str, Path]) -> None:
+def pack(archive: Path, programs: dict[str, Path]) -> None:
+    """Write the image's files: these programs, what they need, and a small shell."""
     bash = Path(shutil.which("bash") or "")
     with tarfile.open(archive, "w") as tar, tarfile.open(fileobj=io.BytesIO(busybox_image())) as small:
         for member in small:
