@@ -47,6 +47,11 @@ sync = SyncClient(data_dir=sys.argv[1])
 run = sync.start("seq 1 3")
 print(json.dumps([chunk["delta"] for _, chunk in sync.attach(run) if "delta" in chunk]))
 sync.close()
+ann, run = SyncClient(data_dir=sys.argv[1], owner="ann"), sys.argv[2]
+ann.start("echo hers", run_id=run)
+print(json.dumps([chunk["delta"] for _, chunk in ann.attach(run) if "delta" in chunk]))
+print(json.dumps([ann.status(run)[name] for name in ("runId", "owner")]))
+ann.close()
 """
 
 
@@ -66,7 +71,10 @@ def test_python_starts_attaches_returns_and_cancels_like_http(instance: Instance
         "aborted",
         [],
         ["1\n", "2\n", "3\n"],
+        ["hers\n"],
+        [run, "ann"],
     ]
+    assert instance.record(f"ann@{run}")["owner"] == "ann"
 
 
 JOIN_S = 20.0
