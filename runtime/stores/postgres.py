@@ -32,7 +32,7 @@ from runtime.stores.postgres_connection import Address, Session, of_the_operatio
 from runtime.stores.postgres_function import CALL
 from runtime.stores.postgres_loss import Witness, raise_generation
 from runtime.stores.postgres_memory import Memory
-from runtime.stores.postgres_reading import GenerationRaised, PostgresReading
+from runtime.stores.postgres_reading import PostgresReading
 from runtime.stores.postgres_setup import create_store
 from runtime.stores.postgres_view import PostgresView
 
@@ -59,7 +59,7 @@ class PostgresStore(PostgresReading):
         Raises StoreRefused for a shard that is not one of the store's, StoreUnavailable."""
         with self._write_lock:
             self._memory.forget()
-            self._opened = False
+            self._opened, self._superseded_by = False, None
             try:
                 session = self._writing()
                 everybody = f"outlast log:{shard} "
@@ -87,8 +87,11 @@ class PostgresStore(PostgresReading):
         with self._write_lock:
             try:
                 return self._commit(shard, shard_epoch, ops, now_ms)
-            except GenerationRaised as error:
-                raise ShardSuperseded(shard, shard_epoch, error.generation) from error
+            except StoreUnavailable as error:
+                self._memory.forget()
+                if self._superseded_by is None:
+                    raise
+                raise ShardSuperseded(shard, shard_epoch, self._superseded_by) from error
             except psycopg.Error as error:
                 self._memory.forget()
                 self._drop_writer()

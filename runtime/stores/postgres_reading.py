@@ -37,14 +37,6 @@ WAIT_S = 5.0  # for a session that others use
 Row = tuple[Any, ...]
 
 
-class GenerationRaised(StoreUnavailable):
-    """What the shard of this process knows is of an earlier generation (P10): it is superseded."""
-
-    def __init__(self, address: Address, generation: int) -> None:
-        super().__init__(f"The store at {address} is of generation {generation} now; this shard knows an earlier one.")
-        self.generation = generation
-
-
 class PostgresReading:
     """The reading half of a Store. Any number of OS threads may ask at once."""
 
@@ -58,6 +50,7 @@ class PostgresReading:
         self._closed = False
         self._witness = Witness()
         self._opened = False
+        self._superseded_by: int | None = None  # a later generation, once it is known (P10)
         with self.reading() as session:
             self.meta = self._ours(session)
 
@@ -199,12 +192,15 @@ class PostgresReading:
     def _ours(self, session: Session) -> Meta:
         """Return what the store is, and have it be that for ever: nothing of it may be lost (P10).
 
-        Raises StoreRefused, StoreUnavailable, GenerationRaised, psycopg.Error."""
+        Raises StoreRefused, StoreUnavailable, psycopg.Error."""
         meta = check_meta(session, self.address, shards=self._shards, deployment_id=self._deployment_id)
         self._deployment_id = meta.deployment_id
         generation = settle(session, self.address, self._witness)
         if self._opened and generation != self._witness.generation:
-            raise GenerationRaised(self.address, generation)
+            self._superseded_by = generation
+            raise StoreUnavailable(
+                f"The store at {self.address} is of generation {generation} now; this shard knows an earlier one."
+            )
         return meta
 
     def _give_back(self, session: Session) -> None:
