@@ -154,16 +154,14 @@ class HostCalls:
         self._authority = authority
         self._appender = appender
         self._sandbox = sandbox
-        self._serving: dict[str, asyncio.Task[None]] = {}
-        self._turns = asyncio.Semaphore(MOST_AT_ONCE)
+        self._serving: dict[str, asyncio.Task[None]] = {}  # at most MOST_AT_ONCE: an agent's arguments are held in them
+        self._left: set[str] = set()  # what stays unanswered here
 
     async def serve(self) -> None:
         """Serve until cancelled, or until the sandbox is gone; what is under way then ends unanswered."""
         try:
             while True:
-                for call in await _reached(lambda: self._sandbox.calls(list(self._serving), WAIT_S)):
-                    if call["id"] not in self._serving:
-                        self._serving[call["id"]] = asyncio.create_task(self._serve(call))
+                await self._take()
         except AgentError as error:
             log.info("run %s: its calls of tools cannot be read any more: %s", self._head.run_id, error)
         finally:
@@ -172,19 +170,30 @@ class HostCalls:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _serve(self, call: Mapping[str, Any]) -> None:
-        id = str(call["id"])
+    async def _take(self) -> None:
+        """Begin to serve calls, as many as there is room for; the others wait in the sandbox and not here."""
+        while len(self._serving) >= MOST_AT_ONCE:
+            await asyncio.wait(self._serving.values(), return_when=asyncio.FIRST_COMPLETED)
+        known = [*self._serving, *self._left]
+        for call in await _reached(lambda: self._sandbox.calls(known, WAIT_S)):
+            id = str(call["id"])
+            if id not in known and id not in self._serving and len(self._serving) < MOST_AT_ONCE:
+                self._serving[id] = asyncio.create_task(self._serve(id, call))
+
+    async def _serve(self, id: str, call: Mapping[str, Any]) -> None:
         try:
-            async with self._turns:
-                result = await self._result(id, call)
+            result = await self._result(id, call)
             data = chunk.encode({"content": result["content"], "isError": result["isError"]})
             await _reached(lambda: self._sandbox.answer_call(id, data))
-            del self._serving[id]
         except (OutlastError, StoreError) as error:
             # The epoch is lost, or the log has ended or is full: whoever is next answers, or nobody need.
             log.info("run %s: the call %s of a tool stays unanswered here: %s", self._head.run_id, id, error)
+            self._left.add(id)
         except Exception:
             log.exception("run %s: the call %s of a tool could not be served", self._head.run_id, id)
+            self._left.add(id)
+        finally:
+            self._serving.pop(id, None)
 
     async def _result(self, id: str, call: Mapping[str, Any]) -> dict[str, Any]:
         """Return the stored result of a call, once there is one: steps 1 to 3."""
@@ -222,6 +231,9 @@ class HostCalls:
                 return await self._lent.run(f"tool {tool.name}", lambda: tool.call(arguments, context))
         except TimeoutError:
             return host_tools.failed(f"{tool.name} did not end within {time_s:g} s.")
+        except RuntimeError as error:  # no OS thread is to be had: as for a function that failed, the model hears of it
+            log.exception("run %s: the tool %s could not be called", self._head.run_id, tool.name)
+            return host_tools.failed(f"{tool.name} could not be called: {error}.")
         finally:
             context.cancel()
 

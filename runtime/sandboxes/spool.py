@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 CALLS, ANSWERS, OFFERS = "calls", "answers", "offers"
 MOST = 16  # calls that are looked at in one go: an agent may write any number
+MOST_BYTES = CALL_BYTES  # once as much is found, the rest waits: what is told in one go is less than twice that
 REFUSED = "This call does not have the token of this run."
 ID_CHARACTERS = 32
 
@@ -50,7 +51,8 @@ def answer(path: str, id: str, data: bytes) -> None:
 
 
 def waiting(path: str, known: Collection[str]) -> list[Json]:
-    """Return the calls without an answer that are not `known`, as `{id, tool, arguments}`. Raises OSError.
+    """Return calls without an answer that are not `known`, as `{id, tool, arguments}`: some of them, if there are any.
+    Raises OSError.
 
     Answers whose calls are gone have been read, and are removed."""
     answers = set(filter(_is_id, os.listdir(f"{path}/{ANSWERS}")))
@@ -58,16 +60,24 @@ def waiting(path: str, known: Collection[str]) -> list[Json]:
     for id in answers - calls:
         with suppress(OSError):
             os.unlink(f"{path}/{ANSWERS}/{id}")
-    read = (_read(path, id) for id in sorted(calls - answers - set(known))[:MOST])
-    return [call for call in read if call is not None]
+    found: list[Json] = []
+    left = MOST_BYTES
+    for id in sorted(calls - answers - set(known))[:MOST]:
+        call, size = _read(path, id)
+        if call is not None:
+            found.append(call)
+            left -= size
+        if left <= 0:
+            break
+    return found
 
 
 def _is_id(name: str) -> bool:
     return len(name) == ID_CHARACTERS and all(character in "0123456789abcdef" for character in name)
 
 
-def _read(path: str, id: str) -> Json | None:
-    """Return a call; None if it is none, which is then answered."""
+def _read(path: str, id: str) -> tuple[Json | None, int]:
+    """Return a call, None if it is none, which is then answered; and how many bytes it had."""
     data = b""
     with suppress(OSError):
         fd = os.open(f"{path}/{CALLS}/{id}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -79,10 +89,10 @@ def _read(path: str, id: str) -> Json | None:
         if isinstance(call, dict) and _offered(path, call.pop("token", None)):
             tool, arguments = call.get("tool"), call.get("arguments")
             if isinstance(tool, str) and isinstance(arguments, dict):
-                return {"id": id, "tool": tool, "arguments": arguments}
+                return {"id": id, "tool": tool, "arguments": arguments}, len(data)
     with suppress(OSError):
         answer(path, id, json.dumps(fault(REFUSED)).encode())
-    return None
+    return None, len(data)
 
 
 def _offered(path: str, token: object) -> bool:

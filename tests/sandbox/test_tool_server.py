@@ -15,7 +15,7 @@ from mcp.types import TextContent
 
 from runtime.sandboxes import spool
 from runtime.sandboxes.local import LocalProvider, LocalSandbox
-from runtime.sandboxes.tool_server import TOKEN, digest
+from runtime.sandboxes.tool_server import CALL_BYTES, TOKEN, digest
 
 SECRET = "a-token-of-this-run"
 LISTED = [{"name": "add", "description": "Add.", "inputSchema": {"type": "object"}}]
@@ -176,3 +176,18 @@ async def test_what_is_no_call_is_none(sandbox: LocalSandbox, tmp_path: Path) ->
     while not found:
         found = await sandbox.calls([], 0.0)
     assert found == [{"id": f"{99:032x}", "tool": "add", "arguments": {}}]
+
+
+async def test_of_many_great_calls_some_are_told_at_a_time_and_all_in_the_end(sandbox: LocalSandbox) -> None:
+    calls = sandbox._home / "tools" / "calls"
+    great = {"token": SECRET, "tool": "add", "arguments": {"text": "x" * (CALL_BYTES - 200)}}
+    ids = [f"{number:032x}" for number in range(4)]
+    for id in ids:
+        (calls / id).write_text(json.dumps(great))
+    known: list[str] = []
+    for _ in ids:
+        found = await sandbox.calls(known, 0.0)
+        assert len(json.dumps(found)) < 2 * CALL_BYTES
+        known += [call["id"] for call in found]
+    assert sorted({*known}) == ids
+    assert await sandbox.calls(known, 0.0) == []

@@ -6,7 +6,7 @@ import asyncio
 import random
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ from runtime.engine.appending import Appender, Progress
 from runtime.engine.authority import Authority
 from runtime.engine.claimed_log import ClaimedLog
 from runtime.engine.clock import StoreThreads, SystemClock
-from runtime.engine.host_calls import INTERRUPTED, HostCalls, Lent, Work
+from runtime.engine.host_calls import INTERRUPTED, MOST_AT_ONCE, HostCalls, Lent, Work, on_thread
 from runtime.engine.shard import Shard
 from runtime.errors import SandboxUnreachable
 from runtime.host_tools import HostTool, ToolCancelled, ToolContext, ToolError, tool
@@ -34,6 +34,7 @@ from runtime.testing.sim_loop import SimLoop, elapse
 
 CALL = "0" * 32
 SEEDS = 40
+Runs = Callable[[str, Work], Awaitable[dict[str, Any]]]
 
 
 @dataclass
@@ -43,6 +44,7 @@ class Spool:
     waiting: dict[str, dict[str, Any]] = field(default_factory=dict)
     answers: dict[str, list[bytes]] = field(default_factory=dict)  # all that were written: the first one counts
     reachable: bool = True
+    asked: list[int] = field(default_factory=list)  # how many calls whoever asked for more had in hand
 
     def tool_server(self) -> tuple[str, ...]:
         return ()
@@ -55,6 +57,7 @@ class Spool:
 
     async def calls(self, known: Collection[str], wait_s: float) -> list[dict[str, Any]]:
         assert wait_s > 1.0
+        self.asked.append(len(known))
         for _ in range(4):  # sooner than a sandbox would
             self._reach()
             found = [call for id, call in self.waiting.items() if id not in known and id not in self.answers]
@@ -140,12 +143,12 @@ class Scene:
 
     @asynccontextmanager
     async def served(
-        self, *functions: Callable[..., Any], expected: int = 0, timeout_s: float = 50.0
+        self, *functions: Callable[..., Any], expected: int = 0, timeout_s: float = 50.0, run: Runs = on_thread
     ) -> AsyncIterator[None]:
         """Serve these functions meanwhile, under the epoch after `expected`."""
         tools = {made.__name__: HostTool(made.__name__, made) for made in functions}
         claimed = await claimed_by(self.shard, expected)
-        work = serve(self.shard, SystemClock(), claimed, Lent(tools, timeout_s), self.spool)
+        work = serve(self.shard, SystemClock(), claimed, Lent(tools, timeout_s, run), self.spool)
         task = asyncio.create_task(work)
         try:
             yield
@@ -253,6 +256,36 @@ async def test_a_stored_result_is_given_to_whoever_calls_again_by_that_id(scene:
         await scene.spool.answered()
     assert scene.spool.said() == ("waited", False)
     assert scene.called == [CALL]
+
+
+async def test_an_agent_that_calls_a_lot_has_its_calls_wait_in_the_sandbox_and_not_here(scene: Scene) -> None:
+    ids = [f"{at:032d}" for at in range(3 * MOST_AT_ONCE)]
+    for id in ids:
+        scene.spool.put("wait", id)
+    async with scene.served(scene.wait):
+        await until(lambda: len(scene.called) == MOST_AT_ONCE, "as many calls as are made at once")
+        scene.go.set()
+        for id in ids:
+            await scene.spool.answered(id)
+        await until(lambda: scene.spool.asked[-1] == 0, "nothing to be in hand any more")
+    assert max(scene.spool.asked) < MOST_AT_ONCE
+    assert sorted(scene.called) == ids
+
+
+async def test_a_call_that_no_thread_is_to_be_had_for_is_answered_with_that(scene: Scene) -> None:
+    async def run(name: str, work: Work) -> dict[str, Any]:
+        if not scene.go.is_set():
+            raise RuntimeError("can't start new thread")
+        return await on_thread(name, work)
+
+    scene.spool.put("wait")
+    async with scene.served(scene.wait, run=run):
+        await scene.spool.answered()
+        scene.go.set()
+        scene.spool.put("wait", "1" * 32)
+        await scene.spool.answered("1" * 32)
+    assert scene.spool.said() == ("wait could not be called: can't start new thread.", True)
+    assert scene.spool.said("1" * 32) == ("waited", False)
 
 
 class Overtaken:
