@@ -159,9 +159,18 @@ class HostCalls:
 
     async def serve(self) -> None:
         """Serve until cancelled, or until the sandbox is gone; what is under way then ends unanswered."""
+        pause_s = RETRY_S
         try:
             while True:
-                await self._take()
+                try:
+                    await self._take()
+                    pause_s = RETRY_S
+                except AgentError:
+                    raise
+                except Exception:  # a bug, of a plugin's maybe: the run's other calls are served even so
+                    log.exception("run %s: its calls of tools could not be read", self._head.run_id)
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, RETRY_MOST_S)
         except AgentError as error:
             log.info("run %s: its calls of tools cannot be read any more: %s", self._head.run_id, error)
         finally:

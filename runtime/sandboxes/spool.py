@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 CALLS, ANSWERS, OFFERS = "calls", "answers", "offers"
 MOST = 16  # calls that are looked at in one go: an agent may write any number
 MOST_BYTES = CALL_BYTES  # once as much is found, the rest waits: what is told in one go is less than twice that
+MOST_DEEP = 100  # real arguments nest to about 10; far below what ends the stack of whoever reads or writes them next
 REFUSED = "This call does not have the token of this run."
+TOO_DEEP = f"The arguments are nested deeper than {MOST_DEEP}."
 ID_CHARACTERS = 32
 
 
@@ -84,15 +86,34 @@ def _read(path: str, id: str) -> tuple[Json | None, int]:
         with open(fd, "rb") as file:
             if stat.S_ISREG(os.fstat(fd).st_mode):
                 data = file.read(CALL_BYTES + 1)
-    with suppress(ValueError, RecursionError):
+    refusal = REFUSED
+    try:
         call = json.loads(data) if len(data) <= CALL_BYTES else None
         if isinstance(call, dict) and _offered(path, call.pop("token", None)):
             tool, arguments = call.get("tool"), call.get("arguments")
             if isinstance(tool, str) and isinstance(arguments, dict):
-                return {"id": id, "tool": tool, "arguments": arguments}, len(data)
+                if not _too_deep(arguments):
+                    return {"id": id, "tool": tool, "arguments": arguments}, len(data)
+                refusal = TOO_DEEP
+    except RecursionError:
+        refusal = TOO_DEEP
+    except ValueError:
+        pass  # no JSON
     with suppress(OSError):
-        answer(path, id, json.dumps(fault(REFUSED)).encode())
+        answer(path, id, json.dumps(fault(refusal)).encode())
     return None, len(data)
+
+
+def _too_deep(arguments: Json) -> bool:
+    level: list[Any] = [arguments]
+    for _ in range(MOST_DEEP):
+        level = [
+            child
+            for item in level
+            for child in (item.values() if isinstance(item, dict) else item)
+            if isinstance(child, (dict, list))
+        ]
+    return bool(level)
 
 
 def _offered(path: str, token: object) -> bool:

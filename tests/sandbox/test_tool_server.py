@@ -15,7 +15,7 @@ from mcp.types import TextContent
 
 from runtime.sandboxes import spool
 from runtime.sandboxes.local import LocalProvider, LocalSandbox
-from runtime.sandboxes.tool_server import CALL_BYTES, TOKEN, digest
+from runtime.sandboxes.tool_server import CALL_BYTES, TOKEN, digest, fault
 
 SECRET = "a-token-of-this-run"
 LISTED = [{"name": "add", "description": "Add.", "inputSchema": {"type": "object"}}]
@@ -191,3 +191,17 @@ async def test_of_many_great_calls_some_are_told_at_a_time_and_all_in_the_end(sa
         known += [call["id"] for call in found]
     assert sorted({*known}) == ids
     assert await sandbox.calls(known, 0.0) == []
+
+
+@pytest.mark.parametrize("depth", [spool.MOST_DEEP, spool.MOST_DEEP + 1, 950, 100_000])
+async def test_arguments_that_a_later_reader_could_not_read_are_refused(sandbox: LocalSandbox, depth: int) -> None:
+    folder = sandbox._home / "tools"
+    nested = '{"a":' + "[" * (depth - 1) + "]" * (depth - 1) + "}"
+    call = '{"token":"%s","tool":"add","arguments":%s}' % (SECRET, nested)  # noqa: UP031 - braces
+    (folder / "calls" / f"{1:032x}").write_text(call)
+    found = await sandbox.calls([], 0.0)
+    answers = [json.loads(path.read_bytes()) for path in (folder / "answers").iterdir()]
+    if depth <= spool.MOST_DEEP:
+        assert ([call["id"] for call in found], answers) == ([f"{1:032x}"], [])
+    else:
+        assert (found, answers) == ([], [fault(spool.TOO_DEEP)])

@@ -44,6 +44,7 @@ class Spool:
     waiting: dict[str, dict[str, Any]] = field(default_factory=dict)
     answers: dict[str, list[bytes]] = field(default_factory=dict)  # all that were written: the first one counts
     reachable: bool = True
+    breaks: list[Exception] = field(default_factory=list)  # what whoever asks next is told, each once
     asked: list[int] = field(default_factory=list)  # how many calls whoever asked for more had in hand
 
     def tool_server(self) -> tuple[str, ...]:
@@ -58,6 +59,8 @@ class Spool:
     async def calls(self, known: Collection[str], wait_s: float) -> list[dict[str, Any]]:
         assert wait_s > 1.0
         self.asked.append(len(known))
+        if self.breaks:
+            raise self.breaks.pop()
         for _ in range(4):  # sooner than a sandbox would
             self._reach()
             found = [call for id, call in self.waiting.items() if id not in known and id not in self.answers]
@@ -270,6 +273,15 @@ async def test_an_agent_that_calls_a_lot_has_its_calls_wait_in_the_sandbox_and_n
         await until(lambda: scene.spool.asked[-1] == 0, "nothing to be in hand any more")
     assert max(scene.spool.asked) < MOST_AT_ONCE
     assert sorted(scene.called) == ids
+
+
+async def test_what_breaks_while_calls_are_read_ends_no_later_call(scene: Scene) -> None:
+    scene.spool.put("wait")
+    scene.spool.breaks.append(RecursionError("maximum recursion depth exceeded"))
+    scene.go.set()
+    async with scene.served(scene.wait):
+        await scene.spool.answered()
+    assert (scene.spool.said(), scene.spool.breaks) == (("waited", False), [])
 
 
 async def test_a_call_that_no_thread_is_to_be_had_for_is_answered_with_that(scene: Scene) -> None:
