@@ -124,7 +124,8 @@ class Store(Protocol):
 
     def list_reapable(self, shard: int, stage: ReapStage, before_ms: int, limit: int) -> list[Head]:
         """Return at most `limit` runs of this shard of which `stage` is what the reaper does next, and was due by
-        `before_ms`; those that have been due for longest first (`core/reaping.py`)."""
+        `before_ms`; those that have been due for longest first (`core/reaping.py`). Of those to account for, none whose
+        sandbox is still to be destroyed: nothing can be done about it, and others are not to wait behind it."""
 
     def find_active(self, owner: str, thread_id: str) -> Head | None:
         """Return the newest run of the thread that is `running` and not queued (design 8, `activeRun`)."""

@@ -135,10 +135,22 @@ class Reaper:
         try:
             async with asyncio.timeout(LIST_S):
                 detached = await shard.reapable(ReapStage.EXPIRE, FOR_EVER_MS, MAX_RUNS)
-                return detached, await shard.reapable(ReapStage.ACCOUNT, at, MAX_RUNS)
+                ended = await shard.reapable(ReapStage.ACCOUNT, at, MAX_RUNS)
         except Exception as error:  # noqa: BLE001 - a sweep never throws
             failures.append(f"log:{number} does not say what is due: {error!r}")
             return [], []
+        return detached, ended + await self._pending(number, failures)
+
+    async def _pending(self, number: int, failures: list[str]) -> list[Head]:
+        """Return runs of a shard that are to be told of and cannot be yet, for their sandboxes: apart from the others,
+        which never wait behind them."""
+        try:
+            async with asyncio.timeout(LIST_S):
+                pending = await self._shards[number].destroy_pending()
+        except Exception as error:  # noqa: BLE001 - a sweep never throws
+            failures.append(f"log:{number} does not say which sandboxes are not given back: {error!r}")
+            return []
+        return [head for head in pending if (next_ := due(head)) and next_[0] is ReapStage.ACCOUNT][:MAX_RUNS]
 
     async def _guarded(
         self, head: Head, work: Coroutine[Any, Any, ReapedRun | None], budget_s: float

@@ -161,6 +161,8 @@ class MemoryStore:
             tables = self._tables
             mine = (head for run_id, head in tables.heads.items() if tables.shard_of[run_id] == shard)
             found = [(due[1], head) for head in mine if (due := reaping.due(head)) is not None and due[0] is stage]
+            if stage is ReapStage.ACCOUNT:
+                found = [(due_ms, head) for due_ms, head in found if not head.destroy_pending]
             found.sort(key=lambda pair: pair[0])
             return [head for due_ms, head in found if due_ms <= before_ms][:limit]
 

@@ -207,7 +207,8 @@ LIST_CHANGED: Final = """SELECT r.head FROM outlast.run AS r
     WHERE r.shard = %s AND NOT r.terminal AND r.version > coalesce(known.version, -1) ORDER BY r.ordinal"""
 LIST_DESTROY_PENDING: Final = "SELECT head FROM outlast.run WHERE shard = %s AND to_destroy ORDER BY ordinal"
 LIST_REAPABLE: Final = """SELECT head FROM outlast.run
-    WHERE shard = %s AND reap_stage = %s AND reap_due <= %s ORDER BY reap_due, ordinal LIMIT %s"""
+    WHERE shard = %s AND reap_stage = %s AND reap_due <= %s AND NOT (reap_stage = 'account' AND to_destroy)
+    ORDER BY reap_due, ordinal LIMIT %s"""
 READ_STDERR: Final = "SELECT tail FROM outlast.stderr WHERE run = (SELECT ordinal FROM outlast.run WHERE run_id = %s)"
 READ_TRANSCRIPT: Final = """SELECT stored FROM outlast.transcript
     WHERE run = (SELECT ordinal FROM outlast.run WHERE run_id = %s)"""

@@ -222,7 +222,8 @@ COUNT_RUNS: Final = "SELECT count(*) FROM run"
 LIST_UNFINISHED: Final = "SELECT head FROM run WHERE terminal = 0 ORDER BY ordinal"
 LIST_DESTROY_PENDING: Final = "SELECT head FROM run JOIN destroy_pending ON run = ordinal ORDER BY ordinal"
 LIST_REAPABLE: Final = """SELECT head FROM reap JOIN run ON ordinal = run
-    WHERE stage = ? AND due <= ? ORDER BY due, run LIMIT ?"""
+    WHERE stage = ? AND due <= ? AND NOT (stage = 'account' AND run IN (SELECT run FROM destroy_pending))
+    ORDER BY due, run LIMIT ?"""
 READ_CHECKPOINT: Final = "SELECT data FROM checkpoint WHERE run = (SELECT ordinal FROM run WHERE run_id = ?)"
 READ_STDERR: Final = "SELECT tail FROM stderr WHERE run = (SELECT ordinal FROM run WHERE run_id = ?)"
 READ_TRANSCRIPT: Final = "SELECT data FROM transcript WHERE run = (SELECT ordinal FROM run WHERE run_id = ?)"

@@ -191,6 +191,8 @@ class Tables:
     def _list_reapable(self, values: Values) -> Rows:
         shard, stage, before, limit = values
         rows = [row for row in self._of_shard(shard) if row.reap[0] == stage and (row.reap[1] or 0) <= before]
+        if stage == "account":
+            rows = [row for row in rows if not row.to_destroy]
         return _heads(sorted(rows, key=lambda row: (row.reap[1], row.ordinal))[:limit])
 
     def _list_batches(self, values: Values) -> Rows:

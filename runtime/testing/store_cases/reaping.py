@@ -130,12 +130,26 @@ class ReapCases:
         shard.do(claim(), append(live(1, 1, "a")))
         assert [due(shard, stage) for stage in ReapStage] == [[RUN], [], []]
         shard.end()
+        assert [due(shard, stage) for stage in ReapStage] == [[], [], []]
+        shard.do(Note(run_id=RUN, epoch=1, destroy_pending=False))
         assert [due(shard, stage) for stage in ReapStage] == [[], [RUN], []]
-        shard.do(Note(run_id=RUN, epoch=1, destroy_pending=False), account())
+        shard.do(account())
         assert [due(shard, stage) for stage in ReapStage] == [[], [], [RUN]]
         ended = shard.head().finished_at
         assert ended is not None
         assert due(shard, ReapStage.PRUNE, ended - 1) == []
+
+    def test_no_run_waits_behind_one_whose_sandbox_is_not_given_back(self, shard: ShardDriver) -> None:
+        run_ids = [f"run-{place}" for place in range(4)]
+        for run_id in run_ids:
+            detached(shard, run_id=run_id, thread_id=run_id)
+            shard.do(claim(run_id=run_id))
+            shard.end(run_id)
+        shard.do(Note(run_id="run-3", epoch=1, destroy_pending=False))
+        assert due(shard, ReapStage.ACCOUNT, limit=2) == ["run-3"]
+        shard.do(Note(run_id="run-1", epoch=1, destroy_pending=False))
+        assert due(shard, ReapStage.ACCOUNT, limit=2) == ["run-1", "run-3"]
+        assert [head.run_id for head in shard.store.list_destroy_pending(0)] == ["run-0", "run-2"]
 
     def test_a_watched_run_that_ends_is_nothing_to_tell(self, shard: ShardDriver) -> None:
         detached(shard)

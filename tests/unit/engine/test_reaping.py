@@ -20,7 +20,7 @@ holds each; `returning` is `test_returning.py`, `kit` the store kit's `ReapCases
     229               test_a_run_that_somebody_cancelled_is_left_alone
     230               test_a_viewer_between_the_list_and_the_decision_wins
     232               kit: test_only_the_newest_supervisor_reaps
-    235               test_a_sandbox_that_is_not_given_back_is_told_as_that
+    235               test_a_sandbox_that_is_not_given_back_is_told_as_that, and the one after it
     237, 238          returning: test_a_destroy_that_fails_stays_pending and the one after it
 
 Without a place here: 19 to 21, 204 to 209 and 216 (ages of journals: what no store knows is kept, however old), 24 and
@@ -32,12 +32,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+import pytest
 from unit.engine.fleet_by_hand import Acts
 from unit.engine.stage import RUN, claim, create, finish, spec
 
 from runtime.core.ops import Attach, Note, Op, RequestCancel
 from runtime.core.reap_ops import Expire, ReapStage
 from runtime.core.record import CancelReason, Limits, Reaped, Status, to_wire
+from runtime.engine import reaping
 from runtime.engine.concluding import DriveEnd
 from runtime.engine.reaping import Reaper, ReapOutcome, Report
 from runtime.engine.returning import Orphans
@@ -296,6 +298,49 @@ def test_a_sandbox_that_is_not_given_back_is_told_as_that() -> None:
     play(1, acts())
 
 
+def test_a_run_behind_ones_whose_sandboxes_are_not_given_back_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reaping, "MAX_RUNS", 1)
+
+    async def acts() -> None:
+        yard = await Yard.open()
+        await yard.end(given_back=False)
+        shard = yard.acts.shard
+        await shard.submit(create("run-2", "thread-2"))
+        await shard.submit(claim(0, "another", "run-2"))
+        await shard.submit(finish(yard.acts.stage.head("run-2").next_seq, run_id="run-2"))
+        await shard.submit(Note(run_id="run-2", epoch=1, destroy_pending=False))
+        await elapse(61.0)
+        told = _told(await yard.reaper.sweep())
+        assert sorted(told) == [(RUN, "reclaim-failed", "completed"), ("run-2", "finalized", "completed")]
+        assert _told(await yard.reaper.sweep()) == [(RUN, "reclaim-failed", "completed")]
+        await yard.close()
+
+    play(1, acts())
+
+
+def test_sandboxes_that_a_shard_does_not_list_hold_up_no_run() -> None:
+    async def acts() -> None:
+        yard = await Yard.open()
+        await elapse(10.0)
+        await yard.end()
+
+        class Mute:
+            """A shard that does not say what is pending."""
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(yard.acts.shard, name)
+
+            async def destroy_pending(self) -> Any:
+                raise StoreUnavailable("not now")
+
+        report = await yard.another(Mute()).sweep()
+        assert _told(report) == [(RUN, "finalized", "completed")]
+        assert len(report.failures) == 1
+        await yard.close()
+
+    play(1, acts())
+
+
 def test_a_run_that_does_not_end_in_time_is_left_and_told_of_later() -> None:
     async def acts() -> None:
         yard = await Yard.open()
@@ -331,6 +376,9 @@ def test_what_cannot_be_asked_is_unknown() -> None:
 
             async def reapable(self, stage: ReapStage, before_ms: int, limit: int) -> Any:
                 return await yard.acts.shard.reapable(stage, before_ms, limit)
+
+            async def destroy_pending(self) -> Any:
+                return await yard.acts.shard.destroy_pending()
 
             async def submit(self, op: Op) -> Any:
                 raise RuntimeError(f"a bug with {op}")
