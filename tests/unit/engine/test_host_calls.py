@@ -1,122 +1,28 @@
-"""Calls of host tools: once by their id, whoever drives, and whoever is asleep meanwhile."""
+"""Calls of host tools: once by their id, whoever drives, and whoever is asleep meanwhile (by seeds:
+`test_call_histories.py`)."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 import threading
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from contextvars import copy_context
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
-from unit.engine.stage import RUN, Stage, claim, create
+from unit.engine.call_spool import CALL, Spool, claimed_by, events, serve
+from unit.engine.stage import create
 from waiting import until
 
-from runtime.core import chunk
 from runtime.core.batch import Batch
-from runtime.core.ops import Claimed
-from runtime.engine.appending import Appender, Progress
-from runtime.engine.authority import Authority
-from runtime.engine.claimed_log import ClaimedLog
 from runtime.engine.clock import StoreThreads, SystemClock
-from runtime.engine.host_calls import INTERRUPTED, MOST_AT_ONCE, HostCalls, Lent, Work, on_thread
+from runtime.engine.host_calls import INTERRUPTED, MOST_AT_ONCE, Lent, Work, on_thread
 from runtime.engine.shard import Shard
-from runtime.errors import SandboxUnreachable
 from runtime.host_tools import HostTool, ToolCancelled, ToolContext, ToolError, tool
-from runtime.ports import Clock
 from runtime.settings import Settings
 from runtime.stores.memory import MemoryStore
-from runtime.testing.sim_loop import SimLoop, elapse
 
-CALL = "0" * 32
-SEEDS = 40
 Runs = Callable[[str, Work], Awaitable[dict[str, Any]]]
-
-
-@dataclass
-class Spool:
-    """A sandbox's calls and answers, as drivers see them. `reachable` False: its host is away."""
-
-    waiting: dict[str, dict[str, Any]] = field(default_factory=dict)
-    answers: dict[str, list[bytes]] = field(default_factory=dict)  # all that were written: the first one counts
-    reachable: bool = True
-    breaks: list[Exception] = field(default_factory=list)  # what whoever asks next is told, each once
-    asked: list[int] = field(default_factory=list)  # how many calls whoever asked for more had in hand
-
-    def tool_server(self) -> tuple[str, ...]:
-        return ()
-
-    async def offer_tools(self, name: str, data: bytes) -> None:
-        raise AssertionError(f"nothing is launched here: {name}, {data!r}")
-
-    def put(self, name: str, id: str = CALL, **arguments: Any) -> None:
-        self.waiting[id] = {"id": id, "tool": name, "arguments": arguments}
-
-    async def calls(self, known: Collection[str], wait_s: float) -> list[dict[str, Any]]:
-        assert wait_s > 1.0
-        self.asked.append(len(known))
-        if self.breaks:
-            raise self.breaks.pop()
-        for _ in range(4):  # sooner than a sandbox would
-            self._reach()
-            found = [call for id, call in self.waiting.items() if id not in known and id not in self.answers]
-            if found:
-                return found
-            await elapse(0.05)
-        return []
-
-    async def answer_call(self, call_id: str, data: bytes) -> None:
-        self._reach()
-        self.answers.setdefault(call_id, []).append(data)
-
-    def _reach(self) -> None:
-        if not self.reachable:
-            raise SandboxUnreachable("away")
-
-    def said(self, id: str = CALL) -> tuple[str, bool]:
-        answer = chunk.decode(self.answers[id][0])
-        return answer["content"][0]["text"], answer["isError"]
-
-    async def answered(self, id: str = CALL) -> None:
-        await until(lambda: id in self.answers, "the answer")
-
-
-async def claimed_by(shard: Shard, expected: int) -> Claimed:
-    """Claim the run for the driver after epoch `expected`."""
-    claimed = await shard.submit(claim(expected, f"driver-{expected}"))
-    assert isinstance(claimed, Claimed)
-    return claimed
-
-
-async def serve(
-    shard: Shard, clock: Clock, claimed: Claimed, lent: Lent, spool: Spool, *, from_checkpoint: bool = False
-) -> None:
-    """Serve calls under the claim's epoch, as a drive does, until cancelled. `from_checkpoint`: keys before it are not
-    read."""
-    log = ClaimedLog(shard, claimed)
-    await log.read()
-    authority = Authority(shard, claimed.head, clock, 3.0)
-    keys = {} if from_checkpoint else log.keys
-    appender = Appender(authority, Progress(next_seq=claimed.head.next_seq, keys=keys), log.open_items, 0)
-    appending = asyncio.create_task(appender.run())
-    try:
-        await HostCalls(lent, {}, claimed.head, authority, appender, spool).serve()
-    finally:
-        appending.cancel()
-        await asyncio.gather(appending, return_exceptions=True)
-
-
-def events(store: MemoryStore, name: str) -> list[Any]:
-    """Return the values of the log's events of a name."""
-    found = [chunk.decode_chunk(data) for one in store.read_batches(RUN, 0, 1 << 40) for data in one.chunks()]
-    return [event["value"] for event in found if event.get("name") == name]
-
-
-# --- on OS threads, in real time
 
 
 class Scene:
@@ -349,90 +255,3 @@ async def test_an_answer_waits_for_a_sandbox_that_is_away(scene: Scene) -> None:
         scene.spool.reachable = True
         await scene.spool.answered()
     assert scene.spool.said() == ("waited", False)
-
-
-# --- every interleaving of drivers that a seed finds, in virtual time
-
-
-class Far:
-    """A shard as another process sees it: one that is held, or killed, stops nothing in the shard's own."""
-
-    def __init__(self, shard: Shard) -> None:
-        self._shard = shard
-        self._context = copy_context()
-
-    def __getattr__(self, name: str) -> Callable[..., asyncio.Task[Any]]:
-        call = getattr(self._shard, name)
-        return lambda *given: asyncio.get_running_loop().create_task(call(*given), context=self._context)
-
-
-class History:
-    """Calls of two tools, by a few drivers in a row that are held and killed at any moment."""
-
-    def __init__(self, seed: int) -> None:
-        self.rng = random.Random(seed)  # noqa: S311 - a seeded generator is the point
-        self.spool = Spool()
-        self.made: Counter[str] = Counter()
-        self.drivers = 4
-
-    async def play(self) -> None:
-        self.stage = Stage()
-        loop = self.stage.loop
-        shard = await self.stage.open()
-        await shard.submit(create())
-        ids = [f"{at:032d}" for at in range(6)]
-        for expected in range(self.drivers):
-            for id in ids[expected * 2 : expected * 2 + 2]:
-                self.spool.put(self.rng.choice(("once", "again")), id)
-            name = f"driver-{expected}"
-            claimed = await claimed_by(shard, expected)
-            short = self.rng.random() < 0.5
-            far = cast("Shard", Far(shard))
-            loop.start(name, serve(far, loop, claimed, self.lent(), self.spool, from_checkpoint=short))
-            if expected < self.drivers - 1:
-                await elapse(self.rng.choice((0.06, 0.3, 1.0)) * self.rng.random())
-                loop.kill(name) if self.rng.random() < 0.3 else loop.hold(name)
-        while len(self.spool.answers) < len(ids):
-            await elapse(0.1)
-        for expected in range(self.drivers - 1):
-            loop.resume(f"driver-{expected}")
-        await elapse(10.0)
-        loop.kill(f"driver-{self.drivers - 1}")
-        await shard.close()
-
-    def lent(self) -> Lent:
-        @tool(idempotent=True)
-        def again(context: ToolContext) -> str:
-            return once(context)
-
-        def once(context: ToolContext) -> str:
-            self.made[context.call_id] += 1
-            return f"made {context.call_id} {self.made[context.call_id]}"
-
-        async def run(_: str, work: Work) -> dict[str, Any]:
-            result = work()
-            await elapse(self.rng.random() * 0.5)
-            return result
-
-        return Lent({"once": HostTool("once", once), "again": HostTool("again", again)}, 100.0, run)
-
-
-@pytest.mark.parametrize("seed", range(SEEDS))
-def test_whoever_sleeps_or_dies_a_call_is_made_once_and_has_one_answer(seed: int) -> None:
-    history = History(seed)
-    loop = SimLoop(random.Random(seed))  # noqa: S311 - the same
-    loop.play(history.play())
-    store = history.stage.memory
-    results = {event["callId"]: event["content"][0]["text"] for event in events(store, "tool.ended")}
-    for id, call in history.spool.waiting.items():
-        assert len(set(history.spool.answers[id])) == 1, "two answers of one call differ"
-        (text, failed) = history.spool.said(id)
-        if call["tool"] == "once":
-            assert history.made[id] <= 1
-            assert (text, failed) == (f"made {id} 1", False) or (text, failed) == (INTERRUPTED, True)
-        else:
-            assert not failed
-            assert text.startswith(f"made {id} ")
-        assert text == results[id], "the answer is not what is stored"
-    for name in ("tool.begun", "tool.ended"):
-        assert Counter(event["callId"] for event in events(store, name)) == dict.fromkeys(history.spool.waiting, 1)

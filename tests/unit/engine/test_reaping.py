@@ -33,74 +33,17 @@ import asyncio
 from typing import Any, cast
 
 import pytest
-from unit.engine.fleet_by_hand import Acts
 from unit.engine.stage import RUN, claim, create, finish, spec
+from unit.engine.yard import TTL_S, Yard, told
 
 from runtime.core.ops import Attach, Note, Op, RequestCancel
 from runtime.core.reap_ops import Expire, ReapStage
 from runtime.core.record import CancelReason, Limits, Reaped, Status, to_wire
 from runtime.engine import reaping
-from runtime.engine.concluding import DriveEnd
-from runtime.engine.reaping import Reaper, ReapOutcome, Report
-from runtime.engine.returning import Orphans
+from runtime.engine.reaping import Reaper, ReapOutcome
 from runtime.errors import StoreUnavailable
 from runtime.ports import ShardPort
 from runtime.testing.sim_loop import elapse, play
-
-TTL_S = 60
-
-
-class Yard:
-    """A run with a TTL and its driver, a gateway replica that counts viewers, and a reaper."""
-
-    acts: Acts
-    reaper: Reaper
-    orphans: Orphans
-    replica: asyncio.Task[None]
-
-    def __init__(self) -> None:
-        self.number = 0
-
-    @classmethod
-    async def open(cls, ttl_s: int | None = TTL_S, **how: Any) -> Yard:
-        self = cls()
-        self.acts = await Acts.open(lease_ttl_s=3600.0, **how)
-        self.reaper = self.another()
-        self.replica = asyncio.create_task(self._count())
-        await self.acts.shard.submit(create(limits=Limits(detached_ttl_s=ttl_s)))
-        await self.acts.supervisor.start(RUN)
-        while not self.acts.fleet.made:
-            await elapse(0.1)
-        await self.acts.claimed(0)
-        return self
-
-    def another(self, shard: Any = None) -> Reaper:
-        shard = cast("ShardPort", shard or self.acts.shard)
-        self.orphans = Orphans(lambda _run_id: shard, {})
-        return Reaper(self.acts.supervisor, {0: shard}, lambda _run_id: shard, self.acts.stage.loop, self.orphans)
-
-    async def _count(self) -> None:
-        while True:
-            self.number += 1
-            await self.acts.shard.set_viewers("replica", self.number, {})
-            await elapse(1.0)
-
-    async def end(self, status: Status = Status.COMPLETED, *, given_back: bool = True) -> None:
-        """Let the driver end the run."""
-        head = self.acts.stage.head()
-        await self.acts.shard.submit(finish(head.next_seq, epoch=head.driver_epoch, status=status))
-        if given_back:
-            await self.acts.shard.submit(Note(run_id=RUN, epoch=head.driver_epoch, destroy_pending=False))
-        if not self.acts.fleet.made[-1].end.done():
-            self.acts.fleet.made[-1].end.set_result(DriveEnd("finished"))
-
-    async def close(self) -> None:
-        self.replica.cancel()
-        await self.acts.supervisor.close()
-
-
-def _told(report: Report) -> list[tuple[str, str, str | None]]:
-    return [(run.run_id, run.outcome.value, run.status) for run in report.runs]
 
 
 def test_a_run_that_goes_on_is_not_touched() -> None:
@@ -109,7 +52,7 @@ def test_a_run_that_goes_on_is_not_touched() -> None:
         await elapse(10.0)
         before, commits = yard.acts.stage.head(), len(yard.acts.stage.commits)
         report = await yard.reaper.sweep()
-        assert _told(report) == [(RUN, "producing", None)]
+        assert told(report) == [(RUN, "producing", None)]
         assert (report.considered, report.outcomes["producing"]) == (1, 1)
         assert yard.acts.stage.head() == before
         assert len(yard.acts.stage.commits) == commits
@@ -129,11 +72,11 @@ def test_a_run_that_nobody_came_back_for_is_ended_by_its_driver() -> None:
         assert yard.acts.stage.head().cancel_reason is CancelReason.DETACHED_EXPIRED
         since = yard.acts.stage.head().detached_since
         await yard.end(Status.ABORTED)
-        assert _told(await sweeping) == [(RUN, "expired", "aborted")]
+        assert told(await sweeping) == [(RUN, "expired", "aborted")]
         assert yard.acts.stage.head().reaped is Reaped.EXPIRED
         assert yard.acts.stage.head().detached_since == since is not None
         assert len(yard.acts.fleet.made) == 1
-        assert _told(await yard.reaper.sweep()) == []
+        assert told(await yard.reaper.sweep()) == []
         assert yard.reaper.counts == {"expired": 1}
         await yard.close()
 
@@ -150,7 +93,7 @@ def test_without_an_answering_driver_one_is_made_to_end_it() -> None:
         assert yard.acts.made == [(0, "start"), (1, "reap")]
         await yard.acts.shard.submit(claim(1, "2"))
         await yard.end(Status.ABORTED)
-        assert _told(await sweeping) == [(RUN, "expired", "aborted")]
+        assert told(await sweeping) == [(RUN, "expired", "aborted")]
         await yard.close()
 
     play(1, acts())
@@ -188,7 +131,7 @@ def test_a_viewer_between_the_list_and_the_decision_wins() -> None:
                 return found
 
         report = await yard.another(Late()).sweep()
-        assert _told(report) == [(RUN, "not-claimed", None)]
+        assert told(report) == [(RUN, "not-claimed", None)]
         assert not yard.acts.stage.head().cancel_requested
         assert yard.acts.stage.head().detached_since is None
         await yard.close()
@@ -230,9 +173,9 @@ def test_a_shard_that_has_just_started_expires_nobody() -> None:
         await elapse(TTL_S + 0.1)
         anew = await yard.acts.stage.open()
         reaper = yard.another(anew)
-        assert _told(await reaper.sweep()) == [(RUN, "not-claimed", None)]
+        assert told(await reaper.sweep()) == [(RUN, "not-claimed", None)]
         await anew.set_viewers("replica", 1 << 40, {})
-        assert _told(await reaper.sweep()) == [(RUN, "not-claimed", None)]
+        assert told(await reaper.sweep()) == [(RUN, "not-claimed", None)]
         assert not yard.acts.stage.head().cancel_requested
         yard.replica.cancel()
         for number in range(6):
@@ -249,7 +192,7 @@ def test_a_run_without_a_ttl_is_never_ended() -> None:
     async def acts() -> None:
         yard = await Yard.open(None)
         await elapse(500.0)
-        assert _told(await yard.reaper.sweep()) == []
+        assert told(await yard.reaper.sweep()) == []
         await yard.close()
 
     play(1, acts())
@@ -262,11 +205,11 @@ def test_a_detached_run_that_ended_by_itself_is_told_of_once() -> None:
         await yard.end()
         since = yard.acts.stage.head().detached_since
         dry = await yard.reaper.sweep(dry_run=True)
-        assert _told(dry) == [(RUN, "finalized", "completed")]
+        assert told(dry) == [(RUN, "finalized", "completed")]
         assert yard.acts.stage.head().reaped is None
-        assert _told(await yard.reaper.sweep()) == [(RUN, "finalized", "completed")]
+        assert told(await yard.reaper.sweep()) == [(RUN, "finalized", "completed")]
         assert (yard.acts.stage.head().reaped, yard.acts.stage.head().detached_since) == (Reaped.FINALIZED, since)
-        assert _told(await yard.reaper.sweep()) == []
+        assert told(await yard.reaper.sweep()) == []
         await yard.close()
 
     play(1, acts())
@@ -277,7 +220,7 @@ def test_a_run_that_ended_while_somebody_watched_is_nothing_to_tell() -> None:
         yard = await Yard.open()
         await yard.acts.shard.submit(Attach(run_id=RUN))
         await yard.end()
-        assert _told(await yard.reaper.sweep()) == []
+        assert told(await yard.reaper.sweep()) == []
         await yard.close()
 
     play(1, acts())
@@ -288,11 +231,11 @@ def test_a_sandbox_that_is_not_given_back_is_told_as_that() -> None:
         yard = await Yard.open()
         await elapse(10.0)
         await yard.end(given_back=False)
-        assert _told(await yard.reaper.sweep()) == []  # its driver may be at it
+        assert told(await yard.reaper.sweep()) == []  # its driver may be at it
         await elapse(61.0)
-        assert _told(await yard.reaper.sweep()) == [(RUN, "reclaim-failed", "completed")]
+        assert told(await yard.reaper.sweep()) == [(RUN, "reclaim-failed", "completed")]
         await yard.acts.shard.submit(Note(run_id=RUN, epoch=1, destroy_pending=False))
-        assert _told(await yard.reaper.sweep()) == [(RUN, "finalized", "completed")]
+        assert told(await yard.reaper.sweep()) == [(RUN, "finalized", "completed")]
         await yard.close()
 
     play(1, acts())
@@ -310,9 +253,9 @@ def test_a_run_behind_ones_whose_sandboxes_are_not_given_back_is_told_of(monkeyp
         await shard.submit(finish(yard.acts.stage.head("run-2").next_seq, run_id="run-2"))
         await shard.submit(Note(run_id="run-2", epoch=1, destroy_pending=False))
         await elapse(61.0)
-        told = _told(await yard.reaper.sweep())
-        assert sorted(told) == [(RUN, "reclaim-failed", "completed"), ("run-2", "finalized", "completed")]
-        assert _told(await yard.reaper.sweep()) == [(RUN, "reclaim-failed", "completed")]
+        report = await yard.reaper.sweep()
+        assert sorted(told(report)) == [(RUN, "reclaim-failed", "completed"), ("run-2", "finalized", "completed")]
+        assert told(await yard.reaper.sweep()) == [(RUN, "reclaim-failed", "completed")]
         await yard.close()
 
     play(1, acts())
@@ -334,7 +277,7 @@ def test_sandboxes_that_a_shard_does_not_list_hold_up_no_run() -> None:
                 raise StoreUnavailable("not now")
 
         report = await yard.another(Mute()).sweep()
-        assert _told(report) == [(RUN, "finalized", "completed")]
+        assert told(report) == [(RUN, "finalized", "completed")]
         assert len(report.failures) == 1
         await yard.close()
 
@@ -345,10 +288,10 @@ def test_a_run_that_does_not_end_in_time_is_left_and_told_of_later() -> None:
     async def acts() -> None:
         yard = await Yard.open()
         await elapse(TTL_S + 0.1)
-        assert _told(await yard.reaper.sweep(budget_s=3.0)) == [(RUN, "budget-exceeded", None)]
-        assert _told(await yard.reaper.sweep()) == []
+        assert told(await yard.reaper.sweep(budget_s=3.0)) == [(RUN, "budget-exceeded", None)]
+        assert told(await yard.reaper.sweep()) == []
         await yard.end(Status.ABORTED)
-        assert _told(await yard.reaper.sweep()) == [(RUN, "expired", "aborted")]
+        assert told(await yard.reaper.sweep()) == [(RUN, "expired", "aborted")]
         await yard.close()
 
     play(1, acts())
@@ -359,7 +302,7 @@ def test_a_run_that_somebody_cancelled_is_left_alone() -> None:
         yard = await Yard.open()
         await elapse(TTL_S + 0.1)
         await yard.acts.shard.submit(RequestCancel(run_id=RUN, reason=CancelReason.USER))
-        assert _told(await yard.reaper.sweep()) == []
+        assert told(await yard.reaper.sweep()) == []
         assert yard.acts.stage.head().cancel_reason is CancelReason.USER
         await yard.close()
 
@@ -410,7 +353,7 @@ def test_a_shard_that_does_not_say_holds_up_no_other() -> None:
         begun = yard.acts.stage.loop.time()
         report = await reaper.sweep()
         assert yard.acts.stage.loop.time() - begun < 10.0
-        assert _told(report) == [(RUN, "producing", None)]
+        assert told(report) == [(RUN, "producing", None)]
         assert [failure.partition(" ")[0] for failure in report.failures] == ["log:1"]
         await yard.close()
 
