@@ -198,6 +198,9 @@ class LanePlugin:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave out what cannot run or was not asked for, and put cheap lanes first."""
+        ids = [item.nodeid for item in items]
+        if twice := {one for one in ids if ids.count(one) > 1} if len(set(ids)) < len(ids) else set():
+            raise pytest.UsageError(f"of several tests with one id, two processes run one: {', '.join(sorted(twice))}")
         order = list(LANES)
         lanes = {path: lane_of(path) for path in {item.path for item in items}}
         items.sort(key=lambda item: order.index(lanes[item.path].name))

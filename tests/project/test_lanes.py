@@ -153,3 +153,12 @@ def test_a_needed_lane_without_a_test_fails_two_processes_too(suite: Suite) -> N
     code, output = suite.run(*SIDE_BY_SIDE, OUTLAST_TEST_NEED="unit,sim")
     assert code != 0
     assert "lanes that have no test: sim" in output
+
+
+def test_tests_that_share_an_id_are_refused(suite: Suite) -> None:
+    suite.write("unit/test_a.py", "def test_a(): pass\n")
+    hook = "def pytest_collection_modifyitems(items): items.append(items[0])\n"
+    suite.write("conftest.py", f'pytest_plugins = ["lanes"]\n{hook}')
+    code, output = suite.run()
+    assert code == pytest.ExitCode.USAGE_ERROR
+    assert "of several tests with one id, two processes run one: tests/unit/test_a.py::test_a" in output

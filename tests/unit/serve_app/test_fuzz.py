@@ -16,8 +16,10 @@ from typing import Any
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 from schemathesis.checks import not_a_server_error
+from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     response_headers_conformance,
@@ -48,6 +50,7 @@ CHECKS = [
 # The description does not depend on what is behind the app.
 described = build_app(None, Settings(), {}, Replica("described")).openapi()  # type: ignore[arg-type]
 schema = schemathesis.openapi.from_dict(described)
+OPERATIONS = [one.ok() for one in schema.get_all_operations() if isinstance(one, Ok)]
 
 
 class FuzzedServer:
@@ -133,7 +136,8 @@ def steer(case: schemathesis.Case[Any], turn: int) -> None:
         case.query["offset"] = ("-1", "now", f"{0:016d}_{3:016d}", f"{0:016d}_{9:016d}")[step % 4]
 
 
-@schema.parametrize()
+# Not schemathesis' own parametrisation: all its tests have one and the same id, and pytest-xdist then runs one of them.
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.label)
 @settings(
     max_examples=EXAMPLES,
     deadline=None,
@@ -142,7 +146,9 @@ def steer(case: schemathesis.Case[Any], turn: int) -> None:
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-def test_no_request_breaks_the_gateway(case: schemathesis.Case[Any], server: FuzzedServer) -> None:
+@given(data=st.data())
+def test_no_request_breaks_the_gateway(operation: Any, data: st.DataObject, server: FuzzedServer) -> None:
+    case: schemathesis.Case[Any] = data.draw(operation.as_strategy())
     steer(case, next(server.turns))
     response = case.call(base_url=server.url, timeout=HANG_S)
     server.statuses[case.method, response.status_code] += 1
