@@ -176,7 +176,9 @@ class Supervisor:
             case "lease_expired" | "never_claimed":
                 if watched is not None and watched.handle is None:
                     return  # a successor is being made; its own deadline bounds that
-                self._replace(head, ClaimReason.LEASE_EXPIRED if head.driver_epoch else ClaimReason.START)
+                # Before we know all that there was when we came, it may have been lost with the supervisor before us.
+                lost = ClaimReason.LEASE_EXPIRED if self.knows_all.is_set() else ClaimReason.RESTART
+                self._replace(head, lost if head.driver_epoch else ClaimReason.START)
 
     # --- deciding ---
 
