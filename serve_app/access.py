@@ -101,12 +101,17 @@ class Access:
             check_sender(method, headers)
         owner = self.tokens.owner_of(grant)
         if owner is None:
-            raise Unauthorized("This token is not, or no longer, taken.", code="token_invalid")
+            raise _not_taken()
         return Caller(owner, grant)
 
     def takes(self, caller: Caller) -> bool:
         """Return whether the token that `caller` came with is still his."""
         return self.tokens.owner_of(caller.grant) == caller.owner
+
+    def check(self, caller: Caller) -> None:
+        """Check that `caller` may go on with what he asked for some time ago. Raises Unauthorized."""
+        if not self.takes(caller):
+            raise _not_taken()
 
 
 class AccessCheck:
@@ -138,6 +143,10 @@ class AccessCheck:
         if not (caller.operator or path in OPEN or _of_owners(path)):
             raise OperatorOnly("This is about all owners: only the operator's token may ask for it.")
         return caller
+
+
+def _not_taken() -> Unauthorized:
+    return Unauthorized("This token is not, or no longer, taken.", code="token_invalid")
 
 
 def _of_owners(path: str) -> bool:

@@ -64,6 +64,7 @@ class Chat:
         gateway.check_room(caller)
         if start.create.resumes:
             await self._threads.check_answers(caller, start.create)
+        gateway.check_caller(caller)
         # A client that leaves now has started its run all the same (I6), and someone must be told to drive it.
         creating = gateway.background.spawn(self._create(start.create), f"create {start.create.run_id}")
         return self._started(start, await asyncio.shield(creating))
@@ -137,7 +138,9 @@ class Chat:
     async def cancel(self, request: Request) -> Response:
         """Record that a run shall stop; 204 once that is durable, also if there is nothing to stop."""
         body = await read_object(request, self._gateway.settings.max_body_bytes)
-        run_id = await self._run_to_cancel(caller_of(request), requests.check(schemas.CancelBody, body))
+        caller = caller_of(request)
+        run_id = await self._run_to_cancel(caller, requests.check(schemas.CancelBody, body))
+        self._gateway.check_caller(caller)
         if run_id is not None:
             # As with a start: what the user has asked for is done also if the tab is closed now.
             work = self._gateway.background.spawn(self._cancel(run_id), f"cancel {run_id}")

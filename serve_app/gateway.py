@@ -71,12 +71,13 @@ class Gateway:
             stream.cut()
 
     async def _heed_tokens(self, access: Access) -> None:
-        """Read changed tokens, and cut the streams of those that are not taken any more."""
+        """Read changed tokens, and cut the streams of those that are not taken any more. Every turn: a request that was
+        begun before the change may have become a stream after it."""
         while True:
             await asyncio.sleep(RELOAD_S)
-            if await asyncio.to_thread(access.tokens.reload):
-                for stream in [stream for stream in self._streams if not access.takes(stream.caller)]:
-                    stream.cut()
+            await asyncio.to_thread(access.tokens.reload)
+            for stream in [stream for stream in self._streams if not access.takes(stream.caller)]:
+                stream.cut()
 
     # --- asking ---
 
@@ -88,6 +89,12 @@ class Gateway:
     async def find(self, caller: Caller, run_id: str) -> tuple[Head, RunSpec]:
         """Return the record of the key `run_id`. Raises RunNotFound (also for another owner's), StoreUnavailable."""
         return _owned(await answer(lambda: self.cluster.shard(run_id).record(run_id)), caller, run_id)
+
+    def check_caller(self, caller: Caller) -> None:
+        """Check that who asked is still let in: before what takes effect, if much time may have passed since the
+        request began (its body came slowly, a part did not answer). Raises Unauthorized `token_invalid`."""
+        if self.replica.access is not None:
+            self.replica.access.check(caller)
 
     def tell(self, what: str, run_id: str, call: Callable[[str], Awaitable[None]]) -> None:
         """Tell the supervisor about a run, in the background and once at a time."""
@@ -102,7 +109,10 @@ class Gateway:
     # --- streaming ---
 
     def stream(self, view: View, locate: Callable[[], Awaitable[int]] | None = None) -> LogStream:
-        """Return the response that shows `view`; a dropped one if this replica is being stopped or is full."""
+        """Return the response that shows `view`; a dropped one if this replica is being stopped or is full.
+
+        Raises Unauthorized."""
+        self.check_caller(view.caller)
         full = self.viewers.total >= RETURNING * self.settings.max_viewers or self._full_of(
             view.caller.owner, RETURNING
         )
@@ -135,7 +145,7 @@ class Gateway:
         """Answer an attach: the log past the offset; 204 or the terminal chunk once more at the end of a closed log.
 
         Never fails because a shard does not answer: then it asks on behind heartbeats. Raises RunNotFound,
-        OffsetGone."""
+        OffsetGone, Unauthorized."""
         caller = attach.caller
         view = View(attach.run_id, attach.format, caller, strict=attach.strict)
         if self.replica.draining.is_set():

@@ -86,6 +86,7 @@ class Runs:
         head, _ = await self._gateway.find(caller, run_id_of(request))
         if head.status.terminal:
             raise RunEnded(caller.shown(head.run_id), head.status.value)
+        self._gateway.check_caller(caller)
         epoch = await answer(lambda: self._gateway.cluster.supervisor().takeover(head.run_id))
         return json_response({"runId": caller.shown(head.run_id), "fromEpoch": epoch}, 202)
 

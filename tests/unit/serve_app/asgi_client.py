@@ -29,8 +29,11 @@ class Call:
         self.lost: Exception | None = None  # what receiving raises once it left
         self.task: asyncio.Task[None] | None = None
         self._left = asyncio.Event()
+        self.asked_for_body = False
         self._room = asyncio.Event()
         self._room.set()
+        self._body = asyncio.Event()
+        self._body.set()
 
     def stall(self) -> None:
         """Take nothing more, as a client whose window is full."""
@@ -39,6 +42,14 @@ class Call:
     def resume(self) -> None:
         """Take bytes again."""
         self._room.set()
+
+    def hold(self) -> None:
+        """Send no body yet, as a client that is slow."""
+        self._body.clear()
+
+    def send_body(self) -> None:
+        """Send what was held."""
+        self._body.set()
 
     def leave(self, error: Exception | None = None) -> None:
         """Close the connection; `error` is what the server's side then raises."""
@@ -84,6 +95,8 @@ class Call:
         sent = list(parts)
 
         async def receive() -> Message:
+            self.asked_for_body = True
+            await self._body.wait()
             if sent:
                 part = sent.pop(0)
                 return {"type": "http.request", "body": part, "more_body": bool(sent) or unfinished}
