@@ -20,6 +20,7 @@ from runtime.settings import Settings
 from serve_app.access import RELOAD_S, Access, Caller
 from serve_app.asking import answer, until_answered
 from serve_app.background import Background
+from serve_app.download import Download
 from serve_app.frames import AGAIN
 from serve_app.replica import Replica
 from serve_app.requests import Attach
@@ -50,6 +51,7 @@ class Gateway:
         self.background = Background()
         self.channels = Channels(cluster, replica.segments, self.background)
         self.viewers = Viewers(cluster, replica.name, replica.draining)
+        self.downloads: set[Download] = set()
         self._streams: set[LogStream] = set()
 
     @asynccontextmanager
@@ -71,13 +73,16 @@ class Gateway:
             stream.cut()
 
     async def _heed_tokens(self, access: Access) -> None:
-        """Read changed tokens, and cut the streams of those that are not taken any more. Every turn: a request that was
-        begun before the change may have become a stream after it."""
+        """Read changed tokens, and cut what is sent to those that are not taken any more.
+
+        Every turn: a request that was begun before the change may have become a stream after it."""
         while True:
             await asyncio.sleep(RELOAD_S)
             await asyncio.to_thread(access.tokens.reload)
-            for stream in [stream for stream in self._streams if not access.takes(stream.caller)]:
-                stream.cut()
+            sent: list[LogStream | Download] = [*self._streams, *self.downloads]
+            for response in sent:
+                if not access.takes(response.caller):
+                    response.cut()
 
     # --- asking ---
 

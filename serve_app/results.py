@@ -4,33 +4,32 @@
     as=diff       the same as text that `git apply` takes
     as=archive    the whole workspace, .tar.gz
 
-Whether it can be had is known before the first byte: then it has a status. What goes wrong later breaks the connection,
-so that nobody takes a part for the whole.
+Whether it can be had is known before the first byte: then it has a status. What goes wrong later breaks the connection
+(`download.py`).
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections import Counter
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from runtime.core.ids import thread_key
 from runtime.core.record import Launch
 from runtime.core.result import Form, ResultAsk, WorkspaceNotFound
-from runtime.errors import InputInvalid, OutlastError, TooMany
+from runtime.errors import InputInvalid, TooMany
 from serve_app import openapi
-from serve_app.access import caller_of
+from serve_app.access import Caller, caller_of
+from serve_app.download import Download
 from serve_app.gateway import Gateway
 from serve_app.runs import run_id_of
-from serve_app.stream import StreamCut
-
-log = logging.getLogger("outlast.gateway")
 
 AT_ONCE = 4  # of one replica: each is a process on the node that reads
+OWNER_AT_ONCE = 2  # of those; the operator has all
 MEDIA = {Form.FILES: "application/json", Form.DIFF: "text/x-diff", Form.ARCHIVE: "application/gzip"}
 
 
@@ -39,15 +38,15 @@ class RunResults:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._sending = 0
+        self._sending: Counter[str] = Counter()  # by who asks
 
     def add_to(self, router: APIRouter) -> None:
         """Add the route."""
         router.add_api_route("/api/runs/{run_id}/workspace", self.result, methods=["GET"], **openapi.result())
 
     async def result(self, request: Request) -> Response:
-        """Send a run's result. Raises RunNotFound, InputInvalid `as_invalid`, TooMany, WorkspaceNotFound, and what
-        `runtime.ports.Results` raises."""
+        """Send a run's result. Raises RunNotFound, InputInvalid `as_invalid`, TooMany, Unauthorized, WorkspaceNotFound,
+        and what `runtime.ports.Results` raises."""
         form = _form(request)
         caller = caller_of(request)
         head, spec = await self._gateway.find(caller, run_id_of(request))
@@ -62,42 +61,38 @@ class RunResults:
             form=form,
             max_bytes=self._gateway.settings.workspace_max_bytes,
         )
-        if self._sending >= AT_ONCE:
-            raise TooMany(
-                f"This replica sends {AT_ONCE} results of runs already; ask again.", code="too_many_downloads"
-            )
-        pieces = self._counted(ask)
+        self._check_room(caller)
+        pieces = self._counted(caller, ask)
         try:
             first = await anext(pieces, b"")
+            self._gateway.check_caller(caller)
         except BaseException:
             await pieces.aclose()
             raise
         headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "X-Run-Id": shown}
         if form is Form.ARCHIVE:
             headers["Content-Disposition"] = f'attachment; filename="{shown}.tar.gz"'
-        return StreamingResponse(_all(head.run_id, first, pieces), headers=headers, media_type=MEDIA[form])
+        return Download(
+            caller, first, pieces, headers=headers, media_type=MEDIA[form], under_way=self._gateway.downloads
+        )
 
-    async def _counted(self, ask: ResultAsk) -> AsyncGenerator[bytes, None]:
-        self._sending += 1
+    def _check_room(self, caller: Caller) -> None:
+        if self._sending.total() >= AT_ONCE:
+            why = f"This replica sends {AT_ONCE} results of runs already"
+        elif not caller.operator and self._sending[caller.owner] >= OWNER_AT_ONCE:
+            why = f"This replica sends {OWNER_AT_ONCE} results of runs of yours already"
+        else:
+            return
+        raise TooMany(f"{why}; ask again.", code="too_many_downloads")
+
+    async def _counted(self, caller: Caller, ask: ResultAsk) -> AsyncGenerator[bytes, None]:
+        self._sending[caller.owner] += 1
         try:
             async with aclosing(self._gateway.cluster.result(ask)) as pieces:
                 async for piece in pieces:
                     yield piece
         finally:
-            self._sending -= 1
-
-
-async def _all(run_id: str, first: bytes, pieces: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
-    """Yield all of it. Raises StreamCut: the server then closes the connection in mid-body."""
-    async with aclosing(pieces):
-        if first:
-            yield first
-        try:
-            async for piece in pieces:
-                yield piece
-        except OutlastError as error:
-            log.warning("run %s: its result is cut off: %s", run_id, error)
-            raise StreamCut(str(error)) from error
+            self._sending[caller.owner] -= 1
 
 
 def _form(request: Request) -> Form:

@@ -134,6 +134,7 @@ class LocalCluster:
         self.noting = supervisor
         self.pieces: list[bytes | Exception] = []  # of every result
         self.asked: list[ResultAsk] = []
+        self.open = 0  # results that are being read
 
     def shard(self, run_id: str) -> ShardPort:
         del run_id
@@ -147,10 +148,15 @@ class LocalCluster:
 
     async def result(self, ask: ResultAsk) -> AsyncGenerator[bytes, None]:
         self.asked.append(ask)
-        for piece in self.pieces:
-            if isinstance(piece, Exception):
-                raise piece
-            yield piece
+        self.open += 1
+        try:
+            for piece in self.pieces:
+                if isinstance(piece, Exception):
+                    raise piece
+                yield piece
+        finally:
+            await asyncio.sleep(0)  # as the real one, it has somebody to tell
+            self.open -= 1
 
 
 class Driver:

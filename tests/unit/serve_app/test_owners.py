@@ -349,6 +349,45 @@ async def test_a_stream_that_its_token_does_not_carry_is_cut_whenever_the_file_c
         assert watching.cut
 
 
+async def downloading(w: World, owner: str, token: str) -> Call:
+    """Return a download that its client does not read."""
+    asked = len(w.cluster.asked)
+    call = open_call(w.app, "GET", f"/api/runs/{THEIRS}/workspace", query={"as": "archive"}, headers=of(token))
+    call.stall()
+    await until(lambda: len(w.cluster.asked) > asked, f"{owner}'s download")
+    return call
+
+
+async def test_a_removed_token_ends_its_downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway_module, "RELOAD_S", 0.01)
+    async with guarded(tmp_path) as w:
+        await (await w.driver(f"alice@{THEIRS}")).launch()
+        w.cluster.pieces = [b"one"] * 3
+        call = await downloading(w, "alice", ALICE)
+        write(tmp_path / "tokens", line("bob", BOB))
+        await call.done()
+        assert (call.cut, w.cluster.open) == (True, 0)
+
+
+async def test_an_owner_who_downloads_leaves_room_for_others(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as w:
+        other = post(w.app, THEIRS, json_body=chat_body(THEIRS, runId=THEIRS), headers=of(BOB))
+        await other.has(b"run.accepted")
+        other.leave()
+        for owner in ("alice", "bob"):
+            await (await w.driver(f"{owner}@{THEIRS}")).launch()
+        w.cluster.pieces = [b"one"] * 3
+        calls = [await downloading(w, "alice", ALICE), await downloading(w, "alice", ALICE)]
+        path, query = f"/api/runs/{THEIRS}/workspace", {"as": "files"}
+        refused = await fetch(w.app, "GET", path, query=query, headers=of(ALICE))
+        assert (refused.status, refused.code) == (429, "too_many_downloads")
+        assert (await fetch(w.app, "GET", path, query=query, headers=of(BOB))).status == 200
+        for call in calls:
+            call.leave()
+            await call.done()
+        assert (await fetch(w.app, "GET", path, query=query, headers=of(ALICE))).status == 200
+
+
 async def test_a_broken_file_of_tokens_changes_nothing_and_is_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

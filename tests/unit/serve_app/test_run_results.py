@@ -9,7 +9,7 @@ from waiting import until
 
 from runtime.core.result import Form, WorkspaceGone, WorkspaceTooLarge
 from runtime.errors import OutlastError, SandboxUnreachable
-from serve_app import results
+from serve_app import download, results
 
 PATH = "/api/runs/r-1/workspace"
 
@@ -95,3 +95,30 @@ async def test_as_many_results_are_sent_at_once_as_a_replica_can_bear(monkeypatc
         call.resume()
         await call.done()
         assert (await fetch(w.app, "GET", PATH, query={"as": "archive"})).status == 200
+
+
+async def test_a_client_that_reads_nothing_is_left_and_its_place_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "AT_ONCE", 1)
+    monkeypatch.setattr(download, "SEND_S", 0.05)
+    async with world() as w:
+        await launched(w)
+        w.cluster.pieces = [b"one"] * 3
+        call = open_call(w.app, "GET", PATH, query={"as": "archive"})
+        call.stall()
+        await call.done()
+        assert (call.cut, call.ended) == (True, False)
+        assert w.cluster.open == 0
+        monkeypatch.setattr(download, "SEND_S", 30.0)
+        assert (await fetch(w.app, "GET", PATH, query={"as": "archive"})).status == 200
+
+
+async def test_a_client_that_leaves_ends_the_reading() -> None:
+    async with world() as w:
+        await launched(w)
+        w.cluster.pieces = [b"one"] * 3
+        call = open_call(w.app, "GET", PATH, query={"as": "archive"})
+        call.stall()
+        await until(lambda: w.gateway.downloads, "the download under way")
+        call.leave()
+        await call.done()
+        assert (w.cluster.open, w.gateway.downloads) == (0, set())
