@@ -25,6 +25,7 @@ from runtime.core.ids import LOCAL_OWNER, RunId, RunKey, run_key, shown_run_id
 from runtime.core.record import Head, RunSpec, to_wire
 from runtime.errors import OriginRefused, OutlastError
 from serve_app import error_table
+from serve_app.cursors import Cursors
 from serve_app.sessions import Sessions, check_sender
 from serve_app.tokens import OperatorOnly, Tokens, Unauthorized, bearer
 
@@ -88,6 +89,7 @@ class Access:
     def __init__(self, tokens: Tokens, sessions: Sessions) -> None:
         self.tokens = tokens
         self.sessions = sessions
+        self.cursors = Cursors(sessions.key_for(b"cursors"))
 
     def caller(self, method: str, headers: Headers) -> Caller:
         """Return who sent a request with these headers. Raises Unauthorized, OriginRefused."""

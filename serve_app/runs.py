@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import msgspec
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -57,11 +58,15 @@ class Runs:
         router.add_api_route("/api/runs/{run_id}/takeover", self.takeover, methods=["POST"], **openapi.takeover())
 
     async def page(self, request: Request) -> Response:
-        """Return a page of runs, newest first."""
-        query = query_of(request)
+        """Return a page of runs, newest first. An owner's cursors are sealed: a store's count everybody's runs."""
+        query, caller, access = query_of(request), caller_of(request), self._gateway.replica.access
+        sealing = None if access is None or caller.operator else access.cursors
+        if sealing and query.cursor is not None:
+            query = msgspec.structs.replace(query, cursor=sealing.open(caller.owner, query.cursor))
         page = await answer(lambda: self._gateway.any_shard.list_runs(query))
-        records = [caller_of(request).record(head, spec, claims=False) for head, spec in page.runs]
-        return json_response({"runs": records, "next": page.next})
+        more = sealing.seal(caller.owner, page.next) if sealing and page.next is not None else page.next
+        records = [caller.record(head, spec, claims=False) for head, spec in page.runs]
+        return json_response({"runs": records, "next": more})
 
     async def record(self, request: Request) -> Response:
         """Return the record with its claims and refusals."""

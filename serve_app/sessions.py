@@ -33,6 +33,10 @@ class Sessions:
         self._now = now
         self.name = f"outlast-session-{hashlib.sha256(key).hexdigest()[:8]}"
 
+    def key_for(self, purpose: bytes) -> bytes:
+        """Return a key for something else that all replicas must know, and a restart must not change."""
+        return hmac.digest(self._key, b"key " + purpose, "sha256")
+
     def cookie(self, grant: bytes, ttl_s: int, path: str, *, secure: bool) -> tuple[str, int]:
         """Return the `Set-Cookie` header of a session of `grant`, the hash of a token, and when it ends (UTC s)."""
         ends = int(self._now()) + ttl_s

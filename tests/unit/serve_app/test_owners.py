@@ -170,6 +170,37 @@ async def test_a_run_of_another_owner_is_answered_as_one_that_nobody_has(
         assert alike(await own, THEIRS) != alike(theirs, THEIRS)
 
 
+async def test_a_page_of_an_owner_says_nothing_of_how_many_runs_others_have(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as w:
+        for number in range(2, 4):
+            body = chat_body(f"t-{number}", runId=f"r-{number}")
+            call = await post(w.app, f"r-{number}", json_body=body, headers=of(ALICE)).has(b"run.accepted")
+            call.leave()
+
+        async def page(token: str, **query: str) -> Call:
+            return await fetch(w.app, "GET", "/api/runs", query={"limit": "1", **query}, headers=of(token))
+
+        nexts: set[str] = set()
+        runs: list[str] = []
+        cursor: dict[str, str] = {}
+        while True:
+            told = (await page(ALICE, **cursor)).json()
+            runs += [record["runId"] for record in told["runs"]]
+            nexts |= {(await page(ALICE, **cursor)).json()["next"] for _ in range(2) if told["next"]}
+            if told["next"] is None:
+                break
+            cursor = {"cursor": told["next"]}
+        assert runs == ["r-3", "r-2", THEIRS]
+        assert len(nexts) == 4, "the same place is never told alike"
+        assert {len(each) for each in nexts} == {64}
+        operators = (await page(OPERATOR)).json()["next"]
+        tampered = nexts.copy().pop()
+        tampered = tampered[:20] + ("A" if tampered[20] != "A" else "B") + tampered[21:]
+        for token, wrong in ((BOB, nexts.pop()), (ALICE, operators), (ALICE, tampered), (ALICE, "ü" * 64)):
+            refused = await page(token, cursor=wrong)
+            assert (refused.status, refused.code) == (400, "cursor_invalid")
+
+
 async def test_the_key_of_a_run_is_no_way_to_it_for_owners(tmp_path: Path) -> None:
     async with guarded(tmp_path) as w:
         for token in (ALICE, BOB):
