@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from unit.serve_app.asgi_client import fetch, open_call, post
+from unit.serve_app.asgi_client import Call, chat_body, fetch, open_call, post
 from unit.serve_app.local_cluster import World, world
+from unit.serve_app.test_owners import ALICE, BOB, THEIRS, guarded, of
 from waiting import until
 
 from runtime.core.result import Form, WorkspaceGone, WorkspaceTooLarge
@@ -122,3 +125,31 @@ async def test_a_client_that_leaves_ends_the_reading() -> None:
         call.leave()
         await call.done()
         assert (w.cluster.open, w.gateway.downloads) == (0, set())
+
+
+async def downloading(w: World, owner: str, token: str) -> Call:
+    """Return a download that its client does not read."""
+    asked = len(w.cluster.asked)
+    call = open_call(w.app, "GET", f"/api/runs/{THEIRS}/workspace", query={"as": "archive"}, headers=of(token))
+    call.stall()
+    await until(lambda: len(w.cluster.asked) > asked, f"{owner}'s download")
+    return call
+
+
+async def test_an_owner_who_downloads_leaves_room_for_others(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as w:
+        other = post(w.app, THEIRS, json_body=chat_body(THEIRS, runId=THEIRS), headers=of(BOB))
+        await other.has(b"run.accepted")
+        other.leave()
+        for owner in ("alice", "bob"):
+            await (await w.driver(f"{owner}@{THEIRS}")).launch()
+        w.cluster.pieces = [b"one"] * 3
+        calls = [await downloading(w, "alice", ALICE), await downloading(w, "alice", ALICE)]
+        path, query = f"/api/runs/{THEIRS}/workspace", {"as": "files"}
+        refused = await fetch(w.app, "GET", path, query=query, headers=of(ALICE))
+        assert (refused.status, refused.code) == (429, "too_many_downloads")
+        assert (await fetch(w.app, "GET", path, query=query, headers=of(BOB))).status == 200
+        for call in calls:
+            call.leave()
+            await call.done()
+        assert (await fetch(w.app, "GET", path, query=query, headers=of(ALICE))).status == 200
