@@ -158,7 +158,7 @@ class WatchesFiles(Protocol):
     async def file_changes(self, *, diffs: bool, settled: bool) -> Sequence[FileChange]:
         """Return what changed in the workspace since the last call, the first time since the launch; a bounded piece of
         it. Nothing if that cannot be said. Unless `settled`, what is being written just now may wait for the next call.
-        """
+        One call at a time; what a cancelled one has found may be lost."""
 
 
 @runtime_checkable

@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from runtime.core import chunk
@@ -51,32 +52,46 @@ class FileEvents:
         self._diffs = diffs
         self._left = MAX_EVENTS
         self._untold: list[FileChange] = []
+        self._over = asyncio.Event()
 
     async def beside(self, work: Coroutine[Any, Any, T]) -> T:
         """Await `work`, telling meanwhile; and at its end what came last."""
         telling = asyncio.create_task(self._run())
         try:
             done = await work
+            self._over.set()
+            await self._last(telling)
+            return done
         finally:
             telling.cancel()
             await asyncio.gather(telling, return_exceptions=True)
-        try:
-            async with asyncio.timeout(LAST_S):
-                while await self._turn(settled=True):
-                    pass
-        except TimeoutError:
-            log.info("run %s: not all that became of its files is told", self._run_id)
-        except OutlastError as error:
-            log.debug("run %s: its files are not told of any more: %s", self._run_id, error)
-        return done
 
     async def _run(self) -> None:
-        try:
-            while True:
+        with self._at_no_cost():
+            while not self._over.is_set():
                 begun = self._clock.monotonic()
                 more = await self._turn()
                 took = self._clock.monotonic() - begun
-                await asyncio.sleep(0 if more else max(LOOK_S, SHARE * took))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0 if more else max(LOOK_S, SHARE * took)):
+                        await self._over.wait()
+
+    async def _last(self, telling: asyncio.Task[None]) -> None:
+        """Tell what came last, after the look that is under way: one that is cancelled may go on in a thread, beside
+        the next one, and what it finds is lost."""
+        try:
+            async with asyncio.timeout(LAST_S):
+                await telling
+                with self._at_no_cost():
+                    while await self._turn(settled=True):
+                        pass
+        except TimeoutError:
+            log.info("run %s: not all that became of its files is told", self._run_id)
+
+    @contextmanager
+    def _at_no_cost(self) -> Iterator[None]:
+        try:
+            yield
         except OutlastError as error:
             log.debug("run %s: its files are not told of any more: %s", self._run_id, error)
         except Exception:

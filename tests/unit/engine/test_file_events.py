@@ -28,7 +28,9 @@ class Telling:
         self.looks = list(looks)
         self.asked = 0
         self.settled = False
+        self.looking = 0
         self.hangs = False
+        self.held: asyncio.Event | None = None  # until then a look goes on, as in a thread that nobody can cancel
         self.started = True
         self.closed = False
         self.told: list[tuple[str, str]] = []
@@ -42,6 +44,11 @@ class Telling:
         look = self.looks.pop(0) if self.looks else []
         if isinstance(look, Exception):
             raise look
+        if self.held is not None:
+            self.looking += 1
+            assert self.looking == 1, "one look at a time"
+            await asyncio.shield(asyncio.create_task(self.held.wait()))
+            self.looking -= 1
         return look
 
     async def tell(self, data: bytes, key: str) -> None:
@@ -100,10 +107,24 @@ async def test_a_look_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch
     assert await telling.events().beside(telling.looked()) == "the end"
 
 
-@pytest.mark.parametrize("closed", [True, False])
-async def test_what_goes_wrong_ends_the_telling_and_not_the_run(closed: bool) -> None:
-    telling = Telling([change("a")] if closed else LogClosedError("r-1"))
-    telling.closed = closed
+async def test_a_look_that_is_under_way_at_the_end_is_told_and_is_the_only_one() -> None:
+    telling = Telling([change("a")], [change("b")])
+    telling.held = asyncio.Event()
+
+    async def follow() -> str:
+        assert telling.held is not None
+        await telling.looked()
+        asyncio.get_running_loop().call_soon(telling.held.set)  # after this has ended
+        return "the end"
+
+    assert await telling.events().beside(follow()) == "the end"
+    assert [key for _, key in telling.told] == ["key-a", "key-b"]
+
+
+@pytest.mark.parametrize("error", [None, LogClosedError("r-1"), KeyError("a path")])
+async def test_what_goes_wrong_ends_the_telling_and_not_the_run(error: Exception | None) -> None:
+    telling = Telling(*([error, error] if error else [[change("a")]]))
+    telling.closed = error is None
     assert await telling.events().beside(telling.looked()) == "the end"
     assert telling.told == []
 
