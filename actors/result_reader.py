@@ -6,8 +6,9 @@ asked for any more ends with one kill. It belongs to the process that asks, and 
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import AsyncGenerator
-from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -20,9 +21,12 @@ from runtime.core.result import ResultAsk
 from runtime.errors import SandboxUnreachable
 from runtime.settings import Settings
 
+log = logging.getLogger("outlast.gateway")
+
 OPTIONS: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
 CLOSE_S = 10.0  # to remove a container; one that stays ends by itself
 PIECE_S = 120.0  # a worker's cold start, and a look at 200,000 files, before the first one
+_CLOSING: set[asyncio.Task[None]] = set()
 
 
 class ResultReader:
@@ -33,18 +37,25 @@ class ResultReader:
         self._deployment = deployment
         self._ask = ask
         self._pieces: AsyncGenerator[bytes, None] | None = None
+        self._reading: asyncio.Task[bytes] | None = None
 
     async def piece(self) -> bytes:
         """Return the next piece; nothing at the end. Raises what `runtime.ports.Results` raises."""
         if self._pieces is None:
             self._pieces = results(self._settings, self._deployment, self._ask.provider).read_result(self._ask)
-        return await anext(self._pieces, b"")
+        self._reading = asyncio.create_task(_next(self._pieces))
+        try:
+            return await self._reading
+        except asyncio.CancelledError:
+            raise SandboxUnreachable("Nobody waits for this result any more.") from None
 
     async def close(self) -> None:
-        """Give up what the reading holds, such as a container; while a piece is being read that is not possible."""
+        """Give up what the reading holds, such as a container, and the piece that is being read."""
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait((self._reading,))
         if self._pieces is not None:
-            with suppress(RuntimeError):
-                await self._pieces.aclose()
+            await self._pieces.aclose()
 
 
 async def read_result(settings: Settings, deployment: str, node_id: str, ask: ResultAsk) -> AsyncGenerator[bytes, None]:
@@ -57,8 +68,25 @@ async def read_result(settings: Settings, deployment: str, node_id: str, ask: Re
     except Gone as error:
         raise SandboxUnreachable(f"Node {node_id} does not answer; ask again.") from error
     finally:
-        with suppress(Gone):
-            await call(f"result:{ask.run_id}", reader.close, timeout_s=CLOSE_S)
+        # A task of its own: whoever leaves is cancelled again at each thing that is awaited.
+        closing = asyncio.create_task(_close(ask.run_id, reader))
+        _CLOSING.add(closing)
+        closing.add_done_callback(_CLOSING.discard)
+        await asyncio.shield(closing)
+
+
+async def _next(pieces: AsyncGenerator[bytes, None]) -> bytes:
+    return await anext(pieces, b"")
+
+
+async def _close(run_id: str, reader: Any) -> None:
+    try:
+        await call(f"result:{run_id}", reader.close, timeout_s=CLOSE_S)
+    except Gone:
+        pass
+    except Exception:
+        log.exception("run %s: what read its result has not been closed", run_id)
+    finally:
         kill(reader)
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
 
 from runtime.core.names import folder_name
 from runtime.core.result import ResultAsk
@@ -29,7 +30,7 @@ class DockerResults:
     async def read_result(self, ask: ResultAsk) -> AsyncGenerator[bytes, None]:
         """See `runtime.ports.Results`."""
         job = {"workspace": WORKSPACE, "run": folder_name(ask.run_id), "form": ask.form, "maxBytes": ask.max_bytes}
-        raw, end = await self._provider.read_in(ask.key, ask.thread_key, json.dumps(job).encode() + b"\n")
+        raw, end = await self._begun(ask, json.dumps(job).encode() + b"\n")
         line = Line(raw, SILENCE_S)
         try:
             with told():
@@ -45,3 +46,13 @@ class DockerResults:
         finally:
             line.close()
             await asyncio.to_thread(end)
+
+    async def _begun(self, ask: ResultAsk, job: bytes) -> tuple[Any, Callable[[], None]]:
+        """Return the connection and what ends its container, which is ended here if nobody waits for it any more."""
+        beginning = asyncio.create_task(self._provider.read_in(ask.key, ask.thread_key, job))
+        try:
+            return await asyncio.shield(beginning)
+        except asyncio.CancelledError:
+            _, end = await beginning
+            await asyncio.to_thread(end)
+            raise

@@ -110,6 +110,7 @@ def reader(volumes: Volumes) -> dict[str, Any]:
         "network_mode": NOBODYS_NETWORK,
         "mem_limit": READING_BYTES,
         "memswap_limit": READING_BYTES,
+        "nano_cpus": 10**9,
         "pids_limit": 16,
         "log_config": {"Type": "none"},
     }

@@ -3,6 +3,7 @@ was launched ends of a full disk, and nothing loops for ever. The engine is a fe
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import socket
@@ -13,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
+from runtime.core.result import Form, ResultAsk
 from runtime.errors import JournalUnavailable, LaunchFailed, SandboxLost, SandboxUnreachable, WorkspaceHeld
 from runtime.sandboxes import container_engine, docker
 from runtime.sandboxes.container import DockerSandbox
 from runtime.sandboxes.container_engine import Engine
 from runtime.sandboxes.docker import DockerProvider
+from runtime.sandboxes.docker_results import DockerResults
 from runtime.sandboxes.hardening import Limits
 
 STOPPED = {"Id": "c1", "Name": "/c1", "State": {"Status": "exited", "ExitCode": 0}, "Config": {"Labels": {}}}
@@ -235,3 +239,31 @@ async def test_what_an_attendant_cannot_do_is_said(ask: Callable[[DockerSandbox]
     for line in sandbox._idle:
         line.close()
     engine.theirs.close()
+
+
+async def test_what_reads_a_result_is_bounded_and_does_not_outlive_whoever_asks(
+    fake: FakeEngine, provider: DockerProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = ResultAsk(
+        provider="docker", key=provider.key("run-1"), thread_key="t", run_id="run-1", form=Form.FILES, max_bytes=1
+    )
+    begin, begun, go = provider._read_in, threading.Event(), threading.Event()
+    ours, theirs = socket.socketpair()
+    monkeypatch.setattr(Engine, "attach", lambda *_: ours)
+
+    def slowly(*args: Any) -> tuple[Any, Callable[[], None]]:
+        begun.set()
+        assert go.wait(30)
+        return begin(*args)
+
+    monkeypatch.setattr(provider, "_read_in", slowly)
+    with ours, theirs:
+        reading = asyncio.ensure_future(anext(DockerResults(provider).read_result(ask)))
+        await until(begun.is_set, "the beginning of it")
+        reading.cancel()
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+    (made,) = fake.bodies("POST /containers/create")
+    assert made["HostConfig"]["NanoCpus"] == 10**9
+    assert len(fake.bodies("DELETE /containers/c1")) == 1
