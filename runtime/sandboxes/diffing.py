@@ -8,15 +8,37 @@ from __future__ import annotations
 
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from difflib import SequenceMatcher
+from difflib import Match, SequenceMatcher
+from itertools import accumulate
 from typing import NamedTuple
 
-MAX_WORK = 1_000_000  # lines of the one times lines of the other, without what both begin and end with
+MAX_WORK = 2_000_000  # pairs of equal lines that are looked at, of what is not the beginning or end of both
 CONTEXT = 3
 _QUOTED = {0x22: b'\\"', 0x5C: b"\\\\", 0x09: b"\\t", 0x0A: b"\\n", 0x0D: b"\\r"}
 _PLAIN = frozenset(range(0x20, 0x7F)) - _QUOTED.keys()
 Step = tuple[str, int, int, int, int]
+
+
+class _TooDifferent(Exception):
+    pass
+
+
+class _Matcher(SequenceMatcher[bytes]):
+    """Raises _TooDifferent rather than do more than MAX_WORK: of few different lines it is cubic."""
+
+    def __init__(self, ours: Sequence[bytes], theirs: Sequence[bytes]) -> None:
+        super().__init__(None, ours, theirs, autojunk=False)
+        equal = Counter(theirs)
+        self._pairs = [0, *accumulate(1 + equal[line] for line in ours)]
+        self._work = 0
+
+    def find_longest_match(self, alo: int = 0, ahi: int | None = None, blo: int = 0, bhi: int | None = None) -> Match:
+        self._work += self._pairs[-1 if ahi is None else ahi] - self._pairs[alo]
+        if self._work > MAX_WORK:
+            raise _TooDifferent
+        return super().find_longest_match(alo, ahi, blo, bhi)
 
 
 class Version(NamedTuple):
@@ -100,12 +122,13 @@ def _steps(ours: Sequence[bytes], theirs: Sequence[bytes]) -> list[Step]:
     tail = next((at for at in range(shorter - head) if ours[-1 - at] != theirs[-1 - at]), shorter - head)
     mine, its = ours[head : len(ours) - tail], theirs[head : len(theirs) - tail]
     steps: list[Step] = [("equal", 0, head, 0, head)] if head else []
-    if len(mine) * len(its) > MAX_WORK or not mine or not its:
-        if mine or its:
-            steps.append(("replace", head, head + len(mine), head, head + len(its)))
-    else:
-        found = SequenceMatcher(None, mine, its, autojunk=False).get_opcodes()
+    try:
+        found = _Matcher(mine, its).get_opcodes() if mine and its else []
         steps += [(kind, head + i1, head + i2, head + j1, head + j2) for kind, i1, i2, j1, j2 in found]
+    except _TooDifferent:
+        found = []
+    if not found and (mine or its):
+        steps.append(("replace", head, head + len(mine), head, head + len(its)))
     if tail:
         steps.append(("equal", len(ours) - tail, len(ours), len(theirs) - tail, len(theirs)))
     return steps

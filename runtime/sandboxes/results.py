@@ -11,6 +11,7 @@ import json
 import os
 import stat
 import tarfile
+import time
 import zlib
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -21,6 +22,7 @@ from runtime.sandboxes.baseline import FOLDER, Baseline, Entry, Gone, TooMuch, m
 from runtime.sandboxes.diffing import Version, file_diff, shown
 
 PIECE = 256 << 10
+HELD_S = 5.0  # after so long less is a piece too: whoever waits for one gives up at some time
 _GZIP = 16 + zlib.MAX_WBITS
 _READ = 64 << 10
 
@@ -212,13 +214,13 @@ def _head(info: tarfile.TarInfo) -> bytes:
 
 
 def _gathered(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the same bytes in pieces of PIECE or a little more, the last one may be smaller."""
-    held, size = [], 0
+    """Yield the same bytes in pieces of PIECE or a little more; smaller are the last, and what took HELD_S."""
+    held, size, since = [], 0, time.monotonic()
     for piece in pieces:
         held.append(piece)
         size += len(piece)
-        if size >= PIECE:
+        if size >= PIECE or (size and time.monotonic() - since >= HELD_S):
             yield b"".join(held)
-            held, size = [], 0
+            held, size, since = [], 0, time.monotonic()
     if size:
         yield b"".join(held)
