@@ -228,6 +228,8 @@ class _Drive:
             self.tools.clock,
             self.appender.put_live,
             lambda: self.log.open_items.run_started,
+            lambda: self.head.log_bytes,
+            max_log_bytes=self.spec.limits.max_log_bytes,
             diffs=asked == "diff",
         )
         return await events.beside(following)

@@ -5,7 +5,8 @@
 
 Nothing of it stops, holds up or fails a run: one live chunk is under way at a time, so the journal's have every other
 turn; what cannot be looked at is not told. None comes before RUN_STARTED is stored (P26). A successor tells again what
-it sees, and the keys of what was told already keep that out of the log (P8).
+it sees, and the keys of what was told already keep that out of the log (P8). A log's bound ends its run, so a share of
+it is all that is told, and what a predecessor has told counts: then the log is that much fuller.
 """
 
 from __future__ import annotations
@@ -29,10 +30,13 @@ LOOK_S = 1.0
 SHARE = 10  # a look that takes long is followed by a pause this many times as long
 LAST_S = 3.0  # for what is told after the agent's exit
 MAX_EVENTS = 20_000  # of one driver
+OWN_SHARE = 16  # one part in so many of what a log may hold is one driver's to tell of files
+LOG_SHARE = 2  # and of one that is full to this part nobody tells any more: its bound would end the run
 
 
 class FileEvents:
-    """One drive's. `tell` stores a live chunk under a key; `started` says whether RUN_STARTED is stored."""
+    """One drive's. `tell` stores a live chunk under a key; `started` says whether RUN_STARTED is stored, `log_bytes`
+    how large the log is."""
 
     def __init__(
         self,
@@ -41,7 +45,9 @@ class FileEvents:
         clock: Clock,
         tell: Callable[[bytes, str], Awaitable[object]],
         started: Callable[[], bool],
+        log_bytes: Callable[[], int],
         *,
+        max_log_bytes: int,
         diffs: bool,
     ) -> None:
         self._run_id = run_id
@@ -49,8 +55,12 @@ class FileEvents:
         self._clock = clock
         self._tell = tell
         self._started = started
+        self._log_bytes = log_bytes
+        self._max_log_bytes = max_log_bytes
         self._diffs = diffs
         self._left = MAX_EVENTS
+        self._told_bytes = 0
+        self._enough = False
         self._untold: list[FileChange] = []
         self._over = asyncio.Event()
 
@@ -99,25 +109,41 @@ class FileEvents:
 
     async def _turn(self, *, settled: bool = False) -> bool:
         """Look once and tell; return whether there may be more. Raises OutlastError when there is nobody to tell."""
-        if self._left <= 0 or not self._started():
+        if self._enough or not self._started():
             return False
         if not self._untold:
             self._untold = list(await self._sandbox.file_changes(diffs=self._diffs, settled=settled))
         told = bool(self._untold)
-        while self._untold and self._left > 0:
+        while self._untold and not self._enough:
             await self._tell_one(self._untold[0])
             del self._untold[0]
             self._left -= 1
-        if self._left <= 0:
-            log.warning("run %s: more than %d changes of its files; no more are told", self._run_id, MAX_EVENTS)
-        return told and self._left > 0
+            if self._left <= 0:
+                self._end(f"there were {MAX_EVENTS} changes")
+        return told and not self._enough
 
     async def _tell_one(self, change: FileChange) -> None:
         value = {"type": change.type, "path": change.path, "timestamp": change.timestamp}
-        await self._tell(chunk.custom("sandbox.file", value), change.key)
+        await self._store(chunk.custom("sandbox.file", value), change.key)
         if change.diff:
             digest = hashlib.sha256(change.diff.encode()).hexdigest()[:12]
-            await self._tell(
+            await self._store(
                 chunk.custom("sandbox.file.diff", {"path": change.path, "diff": change.diff}),
                 f"{change.key}:diff:{digest}",
             )
+
+    async def _store(self, data: bytes, key: str) -> None:
+        before = self._log_bytes()
+        if (
+            before + len(data) > self._max_log_bytes // LOG_SHARE
+            or self._told_bytes + len(data) > self._max_log_bytes // OWN_SHARE
+        ):
+            self._end(f"they would take too much of the {self._max_log_bytes} bytes of its log")
+        if not self._enough:
+            await self._tell(data, key)
+            self._told_bytes += min(len(data), self._log_bytes() - before)  # what was told before takes nothing
+
+    def _end(self, why: str) -> None:
+        if not self._enough:
+            self._enough = True
+            log.warning("run %s: no more changes of its files are told: %s", self._run_id, why)

@@ -34,6 +34,7 @@ class Telling:
         self.started = True
         self.closed = False
         self.told: list[tuple[str, str]] = []
+        self.log_bytes = 0
 
     async def file_changes(self, *, diffs: bool, settled: bool) -> Sequence[FileChange]:
         assert diffs
@@ -56,6 +57,8 @@ class Telling:
             raise LogClosedError("r-1")
         event = chunk.decode_chunk(data)
         assert "timestamp" not in event
+        if key not in (known for _, known in self.told):
+            self.log_bytes += len(data)
         self.told.append((json.dumps([event["name"], event["value"]]), key))
 
     async def looked(self) -> str:
@@ -63,8 +66,17 @@ class Telling:
         await until(lambda: self.asked, "a look")
         return "the end"
 
-    def events(self) -> FileEvents:
-        return FileEvents("r-1", self, SystemClock(), self.tell, lambda: self.started, diffs=True)
+    def events(self, max_log_bytes: int = 1 << 30) -> FileEvents:
+        return FileEvents(
+            "r-1",
+            self,
+            SystemClock(),
+            self.tell,
+            lambda: self.started,
+            lambda: self.log_bytes,
+            max_log_bytes=max_log_bytes,
+            diffs=True,
+        )
 
 
 async def test_changes_are_told_while_the_agent_works_and_what_came_last_after_it() -> None:
@@ -134,6 +146,36 @@ async def test_a_driver_tells_so_many_and_no_more(monkeypatch: pytest.MonkeyPatc
     telling = Telling([change("a"), change("b"), change("c")])
     await telling.events().beside(telling.looked())
     assert [key for _, key in telling.told] == ["key-a", "key-b"]
+
+
+async def told_keys(telling: Telling, max_log_bytes: int) -> list[str]:
+    telling.told.clear()
+    await telling.events(max_log_bytes).beside(nothing())
+    return [key for _, key in telling.told]
+
+
+async def test_a_share_of_the_log_is_all_that_is_told_since_its_bound_would_end_the_run() -> None:
+    telling = Telling([change(name) for name in "abc"])
+    assert await told_keys(telling, 1 << 30) == ["key-a", "key-b", "key-c"]
+    size = telling.log_bytes // 3
+    telling = Telling([change("a"), change("b", "+" * size), change("c")])
+    assert await told_keys(telling, 16 * 3 * size) == ["key-a", "key-b"], "no diff is told, and nothing after it"
+
+
+async def test_what_was_told_before_a_takeover_counts_as_part_of_the_log() -> None:
+    telling, bound, drives = Telling(), 16 << 10, 0
+    while True:
+        telling.looks = [[change(f"{drives}-{at}") for at in range(100)]]
+        if not await told_keys(telling, bound):
+            break
+        drives += 1
+    assert bound // 2 - 100 < telling.log_bytes <= bound // 2
+    assert drives >= 16 // 2
+
+
+async def test_what_is_told_again_takes_nothing_of_the_share() -> None:
+    telling = Telling([change("a")] * 1000)
+    assert len(await told_keys(telling, 16 << 10)) == 1000
 
 
 async def test_an_error_of_the_follow_is_its_own() -> None:
