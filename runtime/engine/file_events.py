@@ -30,6 +30,7 @@ LOOK_S = 1.0
 SHARE = 10  # a look that takes long is followed by a pause this many times as long
 LAST_S = 3.0  # for what is told after the agent's exit
 MAX_EVENTS = 20_000  # of one driver
+KEY_CHARS = 200  # of a longer one the digest: a driver holds them all
 OWN_SHARE = 16  # one part in so many of what a log may hold is one driver's to tell of files
 LOG_SHARE = 2  # and of one that is full to this part nobody tells any more: its bound would end the run
 
@@ -124,12 +125,15 @@ class FileEvents:
 
     async def _tell_one(self, change: FileChange) -> None:
         value = {"type": change.type, "path": change.path, "timestamp": change.timestamp}
-        await self._store(chunk.custom("sandbox.file", value), change.key)
+        key = change.key
+        if len(key) > KEY_CHARS:
+            key = f"file:{hashlib.sha256(key.encode()).hexdigest()}"
+        await self._store(chunk.custom("sandbox.file", value), key)
         if change.diff:
             digest = hashlib.sha256(change.diff.encode()).hexdigest()[:12]
             await self._store(
                 chunk.custom("sandbox.file.diff", {"path": change.path, "diff": change.diff}),
-                f"{change.key}:diff:{digest}",
+                f"{key}:diff:{digest}",
             )
 
     async def _store(self, data: bytes, key: str) -> None:

@@ -11,8 +11,8 @@ are kept for diffs, until `KEPT_BYTES` are used up or `TAKE_S` are over; what th
 The newest `BASELINES` of a thread are kept, and the next run's beginning is the end of the one before.
 
 The agent made what is walked here: links are never followed, nothing but plain files is read, every folder is opened
-from the one that holds it, and depth and count are bounded. This runs in containers too, of little more than the core
-of the standard library.
+from the one that holds it; depth, count and names are bounded (from within a folder longer paths are made than any that
+can be opened by its name). This runs in containers too, of little more than the core of the standard library.
 """
 
 # ruff: noqa: PTH101, PTH103, PTH108, PTH123
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 MAX_ENTRIES = 200_000
 MAX_DEPTH = 200
+PATH_BYTES = 4096
+NAMES_BYTES = 64 << 20  # of all paths and of what links lead to
 FILE_BYTES = 1 << 20
 KEPT_BYTES = 32 << 20
 TAKE_S = 8.0  # an attendant that takes longer counts as one that does not answer
@@ -95,19 +97,38 @@ def walk(root: int, *, whole: bool = False) -> Iterator[Entry]:
     """Yield what is in the open folder `root`, sorted; folders before what they hold. `whole`: LEFT_OUT too.
 
     Raises TooMuch. What vanishes or cannot be read meanwhile is left out."""
-    left = [MAX_ENTRIES]
-    yield from _walk(root, "", left, os.fstat(root).st_dev, whole=whole)
+    yield from _walk(root, "", _Left(), os.fstat(root).st_dev, whole=whole)
 
 
-def _walk(folder: int, prefix: str, left: list[int], device: int, *, whole: bool) -> Iterator[Entry]:
+class _Left:
+    """What a walk may still see."""
+
+    def __init__(self) -> None:
+        self._entries, self._names = MAX_ENTRIES, NAMES_BYTES
+
+    def count(self) -> None:
+        """Take one name. Raises TooMuch."""
+        self._entries -= 1
+        if self._entries < 0:
+            raise TooMuch(f"it holds over {MAX_ENTRIES} files and folders")
+
+    def weigh(self, entry: Entry) -> None:
+        """Take one entry's names. Raises TooMuch."""
+        path = len(os.fsencode(entry.path))
+        if path > PATH_BYTES:
+            raise TooMuch(f"it holds a path of over {PATH_BYTES} bytes")
+        self._names -= path + (0 if entry.target is None else len(os.fsencode(entry.target)))
+        if self._names < 0:
+            raise TooMuch(f"its names are over {NAMES_BYTES} bytes")
+
+
+def _walk(folder: int, prefix: str, left: _Left, device: int, *, whole: bool) -> Iterator[Entry]:
     if prefix.count("/") > MAX_DEPTH:
         raise TooMuch(f"it is over {MAX_DEPTH} folders deep")
     names = []
     with os.scandir(folder) as found:
         for one in found:
-            left[0] -= 1
-            if left[0] < 0:
-                raise TooMuch(f"it holds over {MAX_ENTRIES} files and folders")
+            left.count()
             names.append(one.name)
     for name in sorted(names):
         if name == LEFT_OUT and not whole:
@@ -116,6 +137,7 @@ def _walk(folder: int, prefix: str, left: list[int], device: int, *, whole: bool
             entry = _look(folder, name, prefix + name)
         except OSError:
             continue
+        left.weigh(entry)
         yield entry
         if stat.S_ISDIR(entry.mode) and entry.seen[0] == device:
             try:

@@ -19,6 +19,7 @@ from runtime.sandboxes.baseline import FOLDER, Baseline, Entry, TooMuch, walk
 from runtime.sandboxes.diffing import Version, file_diff, shown
 
 MAX_FILES = 20_000  # of a larger workspace nothing is told: a driver looks at all of it again and again
+NAMES_BYTES = 8 << 20  # nor of one whose paths are longer than this together: they are held
 MAX_CHANGES = 500  # of one look; the next one tells more
 SETTLE_NS = 200_000_000
 DIFF_BYTES = 64 << 10
@@ -129,9 +130,13 @@ class FileWatch:
 
 
 def _told(entries: Iterator[Entry]) -> Iterator[Entry]:
+    names = 0
     for count, entry in enumerate(entries):
         if count >= MAX_FILES:
             raise TooMuch(f"it holds over {MAX_FILES} files and folders")
+        names += len(entry.path) + len(entry.target or "")
+        if names > NAMES_BYTES:
+            raise TooMuch(f"its names are over {NAMES_BYTES} bytes")
         if entry.told:
             yield entry
 

@@ -74,7 +74,7 @@ def _read(workspace: Path, baselines: Path, run: str, form: str, max_bytes: int)
         )
     with ExitStack() as held:
         sides = _Sides(workspace, placed[at], later, held)
-        yield from _files(sides) if form == "files" else _diff(sides, max_bytes)
+        yield from _files(sides, max_bytes) if form == "files" else _diff(sides, max_bytes)
 
 
 class _Sides:
@@ -131,20 +131,28 @@ def _opened(workspace: Path) -> Iterator[int]:
 # --- what was changed
 
 
-def _files(sides: _Sides) -> Iterator[bytes]:
-    for _ in sides.changes():
-        pass  # what is too much is so now
+def _files(sides: _Sides, max_bytes: int) -> Iterator[bytes]:
+    size = 0
+    for change in sides.changes():
+        size += len(_told_as(change))
+        if size > max_bytes:
+            raise TooMuch(f"the list of what was changed is over {max_bytes} bytes (OUTLAST_WORKSPACE_MAX_BYTES)")
     between = b"["
     for change in sides.changes():
-        size = 0 if change.new is None else change.new.size
-        yield between + _json({"path": shown(change.path), "change": change.word, "bytes": size})
+        yield between + _told_as(change)
         between = b",\n"
     yield b"[]\n" if between == b"[" else b"]\n"
+
+
+def _told_as(change: Change) -> bytes:
+    size = 0 if change.new is None else change.new.size
+    return _json({"path": shown(change.path), "change": change.word, "bytes": size})
 
 
 def _diff(sides: _Sides, max_bytes: int) -> Iterator[bytes]:
     size = 0
     for change in sides.changes():
+        size += len(os.fsencode(change.path))
         size += sum(entry.size for entry in change if entry is not None and _version(entry).text is not None)
         if size > max_bytes:
             raise TooMuch(f"the text that was changed is over {max_bytes} bytes (OUTLAST_WORKSPACE_MAX_BYTES)")
@@ -168,18 +176,23 @@ def _archive(workspace: Path, max_bytes: int) -> Iterator[bytes]:
     with _opened(workspace) as root:
         size = 0
         for entry in walk(root, whole=True):
-            size += entry.size if entry.plain else 0
+            size += _weight(entry)
             if size > max_bytes:
                 raise TooMuch(f"it is over {max_bytes} bytes (OUTLAST_WORKSPACE_MAX_BYTES)")
         pack = zlib.compressobj(6, zlib.DEFLATED, _GZIP)
         left = max_bytes
         for entry in walk(root, whole=True):
-            left -= entry.size if entry.plain else 0
+            left -= _weight(entry)
             if left < 0:
                 raise TooMuch(f"it has grown over {max_bytes} bytes meanwhile (OUTLAST_WORKSPACE_MAX_BYTES)")
             for piece in _member(entry):
                 yield pack.compress(piece)
         yield pack.compress(b"\0" * 2 * tarfile.BLOCKSIZE) + pack.flush()
+
+
+def _weight(entry: Entry) -> int:
+    """Return what an entry takes of the bound: its head too, of which many empty files are nothing but."""
+    return tarfile.BLOCKSIZE + len(os.fsencode(entry.path)) + (entry.size if entry.plain else 0)
 
 
 def _member(entry: Entry) -> Iterator[bytes]:

@@ -99,6 +99,16 @@ def test_of_too_many_files_nothing_is_told(watched: Watched, monkeypatch: pytest
         watched.watch().look()
 
 
+def test_of_too_long_names_nothing_is_told(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_watch, "NAMES_BYTES", 20)
+    watched.launch()
+    (watched.place / "a-name-of-20-letters").touch()
+    assert told(watched.watch()) == [("create", "a-name-of-20-letters")]
+    (watched.place / "b").touch()
+    with pytest.raises(TooMuch, match="names"):
+        watched.watch().look()
+
+
 def test_a_diff_is_against_what_the_file_was_at_the_launch(watched: Watched) -> None:
     (watched.place / "file").write_text("one\n")
     watched.launch()

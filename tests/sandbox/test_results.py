@@ -267,14 +267,55 @@ def test_a_file_that_shrinks_while_it_is_archived_keeps_the_length_of_its_head(s
         assert {one.name: one.size for one in archive} == {"a": 4 * results.PIECE, "b": 1000}
 
 
-def test_what_is_too_large_is_refused_before_the_first_byte(space: Space) -> None:
+@pytest.mark.parametrize(
+    ("form", "size"),
+    [
+        (Form.ARCHIVE, 4 * (2000 + 512 + len("file-0"))),
+        (Form.DIFF, 4 * (2000 + len("file-0"))),
+        (Form.FILES, 4 * len('{"path":"file-0","change":"created","bytes":2000}')),
+    ],
+)
+def test_what_is_too_large_is_refused_before_the_first_byte(space: Space, form: Form, size: int) -> None:
     space.begin()
     for at in range(4):
         space.put(f"file-{at}", "x\n" * 1000)
-    for form in (Form.ARCHIVE, Form.DIFF):
-        with pytest.raises(TooMuch, match="OUTLAST_WORKSPACE_MAX_BYTES"):
-            next(space.pieces(form, max_bytes=7999))
-        assert b"".join(space.pieces(form, max_bytes=8000))
+    with pytest.raises(TooMuch, match="OUTLAST_WORKSPACE_MAX_BYTES"):
+        next(space.pieces(form, max_bytes=size - 1))
+    assert b"".join(space.pieces(form, max_bytes=size))
+
+
+def _deeper(space: Space, levels: int) -> None:
+    """Make folders in folders from within, as no path could."""
+    folder = os.open(space.place, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir("d" * 255, dir_fd=folder)
+        inner = os.open("d" * 255, os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(folder)
+
+
+def test_names_are_bounded_one_by_one_and_together(space: Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    space.begin("run-1")
+    _deeper(space, 15)
+    assert space.archive().getnames()[-1].count("d" * 255) == 15
+    with monkeypatch.context() as changed:
+        changed.setattr(baseline, "NAMES_BYTES", 4096)
+        for form in Form:
+            with pytest.raises(TooMuch, match="names are over 4096"):
+                next(space.pieces(form))
+    (space.place / "d").symlink_to("d" * 4000)
+    with monkeypatch.context() as changed:
+        changed.setattr(baseline, "NAMES_BYTES", 4000)
+        with pytest.raises(TooMuch, match="names are over 4000"):
+            next(space.pieces(Form.FILES))
+    shutil.rmtree(space.place / ("d" * 255))
+    _deeper(space, 17)
+    for form in Form:
+        with pytest.raises(TooMuch, match="a path of over 4096"):
+            next(space.pieces(form))
+    space.begin("run-2")
+    assert space.begun() == ["run-1"]
 
 
 def test_too_many_and_too_deep_are_refused_and_have_no_baseline(space: Space, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,6 +148,17 @@ async def test_a_driver_tells_so_many_and_no_more(monkeypatch: pytest.MonkeyPatc
     assert [key for _, key in telling.told] == ["key-a", "key-b"]
 
 
+async def test_a_long_path_makes_no_long_key() -> None:
+    names = ["x" * 4000, "x" * 4000 + "y", "z" * (file_events.KEY_CHARS - len("key-"))]
+    telling = Telling([change(name, "diff") for name in names], [change(names[0], "diff")])
+    await telling.events().beside(nothing())
+    keys = [key for _, key in telling.told]
+    assert keys[6:] == keys[:2], "the same one each time"
+    assert len(set(keys)) == 6, "another one for each"
+    assert keys[4] == f"key-{names[2]}"
+    assert max(map(len, keys)) < 256
+
+
 async def told_keys(telling: Telling, max_log_bytes: int) -> list[str]:
     telling.told.clear()
     await telling.events(max_log_bytes).beside(nothing())
