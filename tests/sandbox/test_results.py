@@ -169,20 +169,6 @@ def test_what_is_no_text_is_named_and_not_dumped(space: Space) -> None:
     ]
 
 
-def test_texts_that_would_take_long_to_compare_are_taken_out_and_put_in(space: Space) -> None:
-    """What was 1,000 lines of two kinds took seconds each: the steps are bounded, and not the lines."""
-    space.put("dear", "x\ny\n" * 490)
-    space.put("cheap", "".join(f"{at}\n" for at in range(3000)))
-    space.begin()
-    space.put("dear", "x\n" * 490 + "y\n" * 490)
-    space.put("cheap", "".join(f"{at}\n" if at % 999 else "new\n" for at in range(3000)))
-    diff = space.diff()
-    cheap, dear = diff[: diff.index("diff --git a/dear")], diff[diff.index("diff --git a/dear") :]
-    assert dear.count("\n ") == 2, "what both begin and end with"
-    assert cheap.count("\n+new") == 4
-    assert cheap.count("\n-") == 1 + 4
-
-
 def test_a_piece_is_not_waited_for_until_it_is_large(space: Space, monkeypatch: pytest.MonkeyPatch) -> None:
     space.begin()
     for at in range(3):
