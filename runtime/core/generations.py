@@ -49,11 +49,13 @@ def claimed_epoch(expected: int, generation: int) -> int:
 def raised(head: Head, generation: int) -> Head:
     """Return the head of a run that is not terminal as it is in `generation`.
 
-    What a driver has done since the store's moment is not known: it may have launched the agent (P15)."""
+    What happened since the store's moment is not known: its driver may have launched the agent (P15), and a viewer may
+    have come and gone, so the time to come back begins anew (P22). A generation is no earlier than now."""
     return head.with_(
         driver_epoch=next_epoch(head.driver_epoch, generation),
         generation=head.generation if head.closed else generation,
         launch=Launch.INTENDED if head.claims else head.launch,
+        detached_since=None if head.detached_since is None else max(head.detached_since, generation),
     )
 
 

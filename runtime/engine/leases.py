@@ -65,6 +65,11 @@ class Leases:
             lease.renewed = now
             lease.ticked = now
 
+    def told(self, run_id: str) -> None:
+        """Count REPORT_AGAIN_S from now: what ran out was heard of only now, by a supervisor that had just come."""
+        if run_id in self._leases:
+            self._leases[run_id].reported = self._clock.monotonic()
+
     def expired(self, late_after_s: float) -> list[tuple[str, int]]:
         """Return (run, epoch) of each lease that ran out and was not told lately.
 

@@ -112,6 +112,7 @@ class Watchlist:
             head = self._heads.get(run_id)
             if head is not None:
                 found[run_id] = Due(head=head, why=why)
+                self._leases.told(run_id)
         return list(found.values())
 
     # --- viewers ---

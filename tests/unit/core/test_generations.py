@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.core.generations import next_epoch, next_generation, witnessed
+from runtime.core.generations import next_epoch, next_generation, raised, witnessed
 from runtime.core.ids import START, Offset
 from runtime.core.ops import Assign, Note, Op, OpenSupervisor
 from runtime.testing.dict_view import DictView
@@ -34,6 +34,14 @@ def test_an_offset_leads_into_a_log_of_its_own_generation(offset: tuple[int, int
     place = Offset(*offset)
     assert place.leads_into(generation, end) is (place == START or (offset[0] == generation and offset[1] <= end))
     assert START.leads_into(generation, end)
+
+
+def test_a_raise_gives_who_was_away_the_time_to_come_back_anew() -> None:
+    head = _driven().heads[RUN]
+    away = raised(head.with_(detached_since=5), 1000)
+    assert away.detached_since == 1000
+    assert raised(head.with_(detached_since=2000), 1000).detached_since == 2000
+    assert raised(head.with_(detached_since=None), 1000).detached_since is None
 
 
 def _driven() -> DictView:
