@@ -21,7 +21,7 @@ from runtime.core.ops import Finish
 from runtime.core.record import Head
 from runtime.core.transcript import Transcript, encode, of_fold
 from runtime.engine.clock import Threads
-from runtime.errors import OwnershipLost, StoreUnavailable
+from runtime.errors import OutlastError, StoreRefused
 from runtime.ports import Store
 
 log = logging.getLogger("outlast.shard")
@@ -41,7 +41,7 @@ class Transcripts:
 
     async def into(self, op: Finish, head: Head | None) -> Finish:
         """Return the finish with the transcript of the log that it closes. As it is, if by `head` it will be refused
-        or is a repeat, or if it brings no chunk. Raises StoreUnavailable, OwnershipLost.
+        or is a repeat, or if it brings no chunk. Raises StoreError, OwnershipLost.
 
         A transcript that cannot be made is no reason not to end the run: its messages are then folded from the log."""
         if head is None or head.closed or not op.batch.count:
@@ -67,7 +67,10 @@ class Transcripts:
                         return None
                     at = after
                 return await self._threads.read(partial(_close, folding, last))
-        except (StoreUnavailable, OwnershipLost):
+        except StoreRefused as error:  # a damaged row: it stays so
+            log.warning("run %s: its log has no transcript: %s", last.run_id, error)
+            return None
+        except OutlastError:
             raise
         except Exception:
             log.exception("run %s: its log has no transcript", last.run_id)

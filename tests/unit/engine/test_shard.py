@@ -22,7 +22,7 @@ from runtime.core.ops import (
 from runtime.core.record import CancelReason, OnDisconnect, Status
 from runtime.core.transcript import decode
 from runtime.engine.claimed_log import pages
-from runtime.errors import RunNotFound
+from runtime.errors import RunNotFound, StoreError, StoreFull, StoreRefused, StoreUnavailable
 from runtime.ports import Pulse
 from runtime.stores.memory import MemoryStore
 from runtime.testing.sim_loop import elapse, play
@@ -309,6 +309,35 @@ def test_a_finish_that_is_repeated_reads_its_log_once(monkeypatch: pytest.Monkey
         assert isinstance(await shard.submit(finish(1)), Finished)
         assert isinstance(await shard.submit(finish(1, epoch=0)), Superseded)
         assert read == [0]
+
+    play(1, acts())
+
+
+@pytest.mark.parametrize("error", [StoreFull("full"), StoreUnavailable("away")])
+def test_a_finish_waits_for_a_store_that_cannot_be_read_now(error: StoreError, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(_store: MemoryStore, _run_id: str, _after: int, _max_bytes: int) -> list[Batch]:
+        raise error
+
+    async def acts() -> None:
+        shard = await started(Stage())
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryStore, "read_batches", failing)
+            with pytest.raises(type(error)):
+                await shard.submit(finish(1))
+        assert isinstance(await shard.submit(finish(1)), Finished)
+        assert list(await shard.transcripts([RUN], 100)) == [RUN]
+
+    play(1, acts())
+
+
+def test_a_run_whose_stored_log_is_damaged_still_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(_store: MemoryStore, _run_id: str, _after: int, _max_bytes: int) -> list[Batch]:
+        raise StoreRefused("damaged")
+
+    async def acts() -> None:
+        shard = await started(Stage())
+        monkeypatch.setattr(MemoryStore, "read_batches", damaged)
+        assert isinstance(await shard.submit(finish(1)), Finished)
 
     play(1, acts())
 
