@@ -27,3 +27,10 @@ def why_again(head: Head, watched: Watched) -> ClaimReason:
     if lost is not None and any(claim.claimant.actor_id == lost.actor_id for claim in head.claims):
         return ClaimReason.DRIVER_LOST
     return watched.reason if head.driver_epoch else ClaimReason.START
+
+
+def why_late(head: Head, watched: Watched | None, reason: ClaimReason) -> ClaimReason:
+    """Return the reason of the next driver where a lease ran out: `reason`, but what the last one was made for, if that
+    is too slow to have claimed."""
+    again = ClaimReason.DRIVER_LOST if watched is None else why_again(head, watched)
+    return reason if again is ClaimReason.DRIVER_LOST else again

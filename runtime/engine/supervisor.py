@@ -26,7 +26,7 @@ from runtime.engine.finishing import aborted, failed
 from runtime.engine.fleet import DriverDied, Fleet, NameTaken, NotStarted, RunHandle, Tally, Watched, node_of
 from runtime.engine.forever import forever
 from runtime.engine.moving import Mover
-from runtime.engine.reasons import TO_END, end_reason, true_reason, why_again
+from runtime.engine.reasons import TO_END, end_reason, true_reason, why_again, why_late
 from runtime.engine.starting import Starter
 from runtime.errors import OutlastError, RunEnded, RunNotFound
 from runtime.ports import Clock, Due, SandboxProvider, ShardPort
@@ -178,7 +178,7 @@ class Supervisor:
                     return  # a successor is being made; its own deadline bounds that
                 # Before we know all that there was when we came, it may have been lost with the supervisor before us.
                 lost = ClaimReason.LEASE_EXPIRED if self.knows_all.is_set() else ClaimReason.RESTART
-                self._replace(head, lost if head.driver_epoch else ClaimReason.START)
+                self._replace(head, why_late(head, watched, lost) if head.driver_epoch else ClaimReason.START)
 
     # --- deciding ---
 

@@ -64,7 +64,8 @@ def cluster_address(tmp_path: Path) -> Iterator[str]:
 @pytest.fixture
 def guest(tmp_path: Path, cluster_address: str) -> Iterator[Instance]:
     """Yield an instance that lives on that Ray."""
-    guest = Instance(tmp_path, {"OUTLAST_RAY_ADDRESS": cluster_address})
+    # No lease runs out here while a driver starts, which takes longer than its 3 s on a busy machine.
+    guest = Instance(tmp_path, {"OUTLAST_RAY_ADDRESS": cluster_address, "OUTLAST_LEASE_TTL_S": "30"})
     try:
         yield guest
     finally:

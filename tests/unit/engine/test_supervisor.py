@@ -9,7 +9,7 @@ from unit.engine.fleet_by_hand import Acts, watching
 from unit.engine.stage import RUN, append, claim, create, finish
 
 from runtime.core.ops import Finished, Note, RequestCancel, RequestHandover
-from runtime.core.record import CancelReason, ClaimReason, Head, Status
+from runtime.core.record import CancelReason, ClaimReason, Status
 from runtime.engine.concluding import DriveEnd
 from runtime.engine.fleet import DriverDied
 from runtime.engine.placing import Place
@@ -313,27 +313,6 @@ def test_a_new_supervisor_watches_the_drivers_that_live_and_replaces_the_others(
             ("run-2", "restart"),
         ]
         assert watching(successor) == {RUN: "actor-1", "run-2": "actor-2"}
-
-    play(1, acts())
-
-
-def test_what_a_new_supervisor_finds_before_it_knows_all_was_so_when_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def acts() -> None:
-        acts = await Acts.open()
-        await acts.begun()
-        await acts.shard.submit(Note(run_id=RUN, epoch=1, handed_over=True))
-        await acts.supervisor.close()
-        await elapse(5.0)
-        unfinished = acts.shard.unfinished
-
-        async def slow() -> list[Head]:
-            await elapse(5.0)
-            return await unfinished()
-
-        monkeypatch.setattr(acts.shard, "unfinished", slow)
-        await acts.another("successor")
-        await elapse(1.0)
-        assert acts.made == [(0, "start"), (1, "restart")]
 
     play(1, acts())
 
