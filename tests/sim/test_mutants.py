@@ -61,7 +61,7 @@ CAUGHT_AS: dict[Mutant, str] = {
     mutants.take_every_sandbox_for_an_orphan: "P4",
     mutants.raise_nothing: "P10",
     mutants.raise_epochs_alone: "P10",
-    mutants.raise_offsets_alone: "defect",  # a driver whose next append does not fit
+    mutants.raise_offsets_alone: "I7",  # a driver whose appends do not fit any more drives on
     mutants.no_repeat_detection: "defect",  # a driver whose retry is a conflict: it logs that it has a bug
 }
 
