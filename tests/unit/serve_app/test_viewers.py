@@ -13,6 +13,7 @@ from waiting import until
 
 from actors import viewers
 from actors.viewers import Viewers
+from runtime.core.ops import Detach
 from runtime.errors import StoreUnavailable
 
 
@@ -80,10 +81,18 @@ async def test_a_deaf_shard_does_not_keep_the_set_from_the_others() -> None:
 
 async def test_the_attach_is_stored_before_the_first_byte() -> None:
     async with world() as w:
-        call = await post(w.app).has(b"run.accepted")
-        assert (await w.head("r-1")).detached_since is None
-        call.leave()
-        await call.done()
+        starts = await post(w.app).has(b"run.accepted")  # which need not wait: nobody has left the run yet
+
+        async def stored() -> bool:
+            return (await w.head("r-1")).detached_since is None
+
+        await until(stored, "the attach of the start")
+        await w.shard.real.submit(Detach(run_id="r-1", since=1))
+        comes = await attach(w.app).has(b"run.accepted")
+        assert await stored()
+        for call in (starts, comes):
+            call.leave()
+            await call.done()
 
 
 async def test_post_get_and_ndjson_all_count_and_leaving_is_told_by_the_next_set(
