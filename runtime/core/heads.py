@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import msgspec
 
-from runtime.core.ops import Superseded
+from runtime.core.decision import View
+from runtime.core.ops import Superseded, SupervisorStale
 from runtime.core.record import CancelReason, Claim, ClaimEnd, Head
 
 
 def superseded(head: Head, held: int) -> Superseded:
     """Return the refusal for an epoch `held` that is not the run's newest (I1): all up to its generation are over."""
     return Superseded(run_id=head.run_id, held_epoch=held, current_epoch=max(head.driver_epoch, head.generation))
+
+
+def stale(view: View, held: int) -> SupervisorStale | None:
+    """Return the refusal of a decision under the supervisor's epoch `held`; None for the newest's (P6)."""
+    current = view.supervisor().epoch
+    if held == current and current:  # 0: nobody decides yet
+        return None
+    return SupervisorStale(held_epoch=held, current_epoch=current)
 
 
 # A run that is taken over more often than this keeps its first claim and the newest ones: the head is rewritten whole.

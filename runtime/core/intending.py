@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runtime.core.decision import Decision, SupervisorRow, View
-from runtime.core.heads import end_last_claim, holds, superseded, with_cancel
+from runtime.core.heads import end_last_claim, holds, stale, superseded, with_cancel
 from runtime.core.ops import (
     AlreadyEnded,
     Assign,
@@ -18,7 +18,6 @@ from runtime.core.ops import (
     RequestCancel,
     RequestHandover,
     SupervisorOpened,
-    SupervisorStale,
     UnknownRun,
 )
 from runtime.core.record import ClaimEnd, Head, Launch
@@ -99,9 +98,8 @@ def assign(view: View, op: Assign, now_ms: int) -> Decision:
 
     Only drivers that claimed bring a run to its end: one that could not even be started says nothing about the run, and
     however long that lasts, the agent works on."""
-    row = view.supervisor()
-    if row.epoch != op.supervisor_epoch or row.epoch == 0:  # 0: nobody decides yet
-        return Decision(outcome=SupervisorStale(held_epoch=op.supervisor_epoch, current_epoch=row.epoch))
+    if (refusal := stale(view, op.supervisor_epoch)) is not None:
+        return Decision(outcome=refusal)
     head = view.head(op.run_id)
     if head is None:
         return Decision(outcome=UnknownRun(run_id=op.run_id))

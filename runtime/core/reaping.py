@@ -12,8 +12,8 @@ moment before the transaction (`Watchlist.spares`).
 from __future__ import annotations
 
 from runtime.core.decision import Decision, View
-from runtime.core.heads import with_cancel
-from runtime.core.ops import Done, SupervisorStale, UnknownRun
+from runtime.core.heads import stale, with_cancel
+from runtime.core.ops import Done, UnknownRun
 from runtime.core.reap_ops import Account, Expire, ReapStage
 from runtime.core.record import CancelReason, Head, Reaped
 
@@ -30,9 +30,8 @@ def due(head: Head) -> tuple[ReapStage, int] | None:
 
 def reap(view: View, op: Expire | Account, now_ms: int) -> Decision:
     """Decide one of the reaper's operations, under the supervisor's epoch (P6)."""
-    row = view.supervisor()
-    if row.epoch != op.supervisor_epoch or row.epoch == 0:  # 0: nobody decides yet
-        return Decision(outcome=SupervisorStale(held_epoch=op.supervisor_epoch, current_epoch=row.epoch))
+    if (refusal := stale(view, op.supervisor_epoch)) is not None:
+        return Decision(outcome=refusal)
     head = view.head(op.run_id)
     if head is None:
         return Decision(outcome=UnknownRun(run_id=op.run_id))
@@ -55,5 +54,9 @@ def accounted(head: Head) -> Head | None:
     next_ = due(head)
     if next_ is None or next_[0] is not ReapStage.ACCOUNT or head.destroy_pending:
         return None
-    by_us = head.cancel_reason is CancelReason.DETACHED_EXPIRED
-    return head.with_(reaped=Reaped.EXPIRED if by_us else Reaped.FINALIZED)
+    return head.with_(reaped=became(head))
+
+
+def became(head: Head) -> Reaped:
+    """Return what became of a run that has ended while nobody watched."""
+    return Reaped.EXPIRED if head.cancel_reason is CancelReason.DETACHED_EXPIRED else Reaped.FINALIZED

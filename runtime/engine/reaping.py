@@ -22,9 +22,9 @@ from collections.abc import Callable, Coroutine, Mapping
 from enum import StrEnum
 from typing import Any
 
-from runtime.core.ops import Done, SupervisorStale
+from runtime.core.ops import Done, Outcome, SupervisorStale
 from runtime.core.reap_ops import Account, Expire, ReapStage
-from runtime.core.reaping import due
+from runtime.core.reaping import became, due
 from runtime.core.record import CancelReason, Head, Struct
 from runtime.engine.authority import repeat
 from runtime.engine.returning import Orphans
@@ -170,11 +170,7 @@ class Reaper:
             return _line(head, ReapOutcome.PRODUCING)
         if dry_run:
             return _line(head, ReapOutcome.EXPIRED)
-        epoch = self._supervisor.epoch
-        op = Expire(run_id=head.run_id, supervisor_epoch=epoch)
-        outcome = await repeat(lambda: self._shard(head.run_id).submit(op))
-        if isinstance(outcome, SupervisorStale):
-            self._supervisor.stale.set()
+        outcome = await self._decide(Expire(run_id=head.run_id, supervisor_epoch=self._supervisor.epoch))
         if not isinstance(outcome, Done):
             return _line(head, ReapOutcome.NOT_CLAIMED, error=type(outcome).__name__)
         if outcome.head.cancel_reason is not CancelReason.DETACHED_EXPIRED:
@@ -207,16 +203,18 @@ class Reaper:
             return None if waits else _line(head, ReapOutcome.RECLAIM_FAILED)
         if dry_run:
             return _line(head, _ending(head))
-        op = Account(run_id=head.run_id, supervisor_epoch=self._supervisor.epoch)
-        outcome = await repeat(lambda: self._shard(head.run_id).submit(op))
+        outcome = await self._decide(Account(run_id=head.run_id, supervisor_epoch=self._supervisor.epoch))
+        return _line(outcome.head, _ending(outcome.head)) if isinstance(outcome, Done) and outcome.changed else None
+
+    async def _decide(self, op: Expire | Account) -> Outcome:
+        outcome = await repeat(lambda: self._shard(op.run_id).submit(op))
         if isinstance(outcome, SupervisorStale):
             self._supervisor.stale.set()
-        return _line(outcome.head, _ending(outcome.head)) if isinstance(outcome, Done) and outcome.changed else None
+        return outcome
 
 
 def _ending(head: Head) -> ReapOutcome:
-    expired = head.cancel_reason is CancelReason.DETACHED_EXPIRED
-    return ReapOutcome.EXPIRED if expired else ReapOutcome.FINALIZED
+    return ReapOutcome(became(head).value)
 
 
 def _line(head: Head, outcome: ReapOutcome, error: str | None = None) -> ReapedRun:
