@@ -19,13 +19,6 @@ from runtime.core.growing import Call, Fixed, Growing, GrowingMessage, Messages,
 from runtime.core.messages import UI_ROLES, Message, Part, from_agui, result_output, result_part
 
 
-def fold(chunks: Iterable[bytes]) -> list[Message]:
-    """Return the UI messages of one run's log, complete or not."""
-    folding = Fold()
-    folding.feed(chunks)
-    return folding.messages()
-
-
 def _text(event: Event, key: str) -> str:
     value = event.get(key)
     return value if isinstance(value, str) else ""

@@ -102,8 +102,8 @@ class Finish(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class RequestCancel(Struct, frozen=True, kw_only=True, tag=True):
-    """Record that the run shall stop (P21). `only_if_detached_since` is P22's expiry: set only if the run is still
-    detached since no later than that UTC ms."""
+    """Record that the run shall stop (P21). `only_if_detached_since` is `onDisconnect: cancel`: set only if the run is
+    still detached since no later than that UTC ms."""
 
     run_id: str
     reason: CancelReason

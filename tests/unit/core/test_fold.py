@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from unit.core.event_values import events, plain_text
 
 from runtime.core import chunk
-from runtime.core.fold import Fold, fold
+from runtime.core.fold import Fold
+from runtime.core.transcript import of_log
 
 Event = dict[str, Any]
 
@@ -21,7 +22,7 @@ FINISHED: Event = {"type": "RUN_FINISHED", "runId": "r", "threadId": "t"}
 
 
 def folded(*log: Event) -> list[dict[str, Any]]:
-    return fold([chunk.encode(event) for event in log])
+    return of_log(chunk.encode(event) for event in log).messages
 
 
 def said(message_id: str, *deltas: str, role: str = "assistant") -> list[Event]:
@@ -261,7 +262,7 @@ log_events = st.one_of(
 @given(st.lists(log_events, max_size=20), st.lists(st.integers(0, 20), max_size=3))
 def test_no_log_breaks_the_fold_and_no_cut_changes_it(log: list[Event], at: list[int]) -> None:
     chunks = [chunk.encode(event) for event in log]
-    whole = fold(chunks)
+    whole = of_log(chunks).messages
     folding = Fold()
     for start, end in itertools.pairwise([0, *sorted(at), len(chunks)]):
         folding.feed(chunks[start:end])
@@ -286,7 +287,7 @@ def test_time_to_fold_is_linear_in_the_log() -> None:
                 chunk.encode(event) for event in [*called(f"c{n}", "{}", parentMessageId="m"), answered(f"c{n}", "x")]
             ]
         begin = time.process_time()
-        fold(log)
+        of_log(log)
         return time.process_time() - begin
 
     short, long = min(seconds(500) for _ in range(3)), min(seconds(8_000) for _ in range(2))
