@@ -9,7 +9,7 @@ agent that was launched with it knows the token of; and an answer is made of the
 writes it writes the same bytes.
 """
 
-# ruff: noqa: PTH103, PTH104, PTH108, PTH110, PTH113, PTH123, PTH208
+# ruff: noqa: PTH103, PTH108, PTH110, PTH113, PTH123, PTH208
 from __future__ import annotations
 
 import json
@@ -17,7 +17,7 @@ import os
 import stat
 from contextlib import suppress
 
-from runtime.sandboxes.tool_server import CALL_BYTES, digest, fault
+from runtime.sandboxes.tool_server import CALL_BYTES, digest, fault, write_whole
 
 TYPE_CHECKING = False  # as in `tool_server.py`
 if TYPE_CHECKING:
@@ -43,13 +43,13 @@ def make(path: str) -> None:
 
 def offer(path: str, name: str, data: bytes) -> None:
     """Write an offer. Raises OSError."""
-    _write(f"{path}/{OFFERS}", name, data)
+    write_whole(f"{path}/{OFFERS}", name, data)
 
 
 def answer(path: str, id: str, data: bytes) -> None:
     """Write the answer of a call, unless it has one. Raises OSError."""
     if _is_id(id) and not os.path.exists(f"{path}/{ANSWERS}/{id}"):
-        _write(f"{path}/{ANSWERS}", id, data)
+        write_whole(f"{path}/{ANSWERS}", id, data)
 
 
 def waiting(path: str, known: Collection[str]) -> list[Json]:
@@ -118,17 +118,3 @@ def _too_deep(arguments: Json) -> bool:
 
 def _offered(path: str, token: object) -> bool:
     return isinstance(token, str) and os.path.isfile(f"{path}/{OFFERS}/{digest(token)}")
-
-
-def _write(folder: str, name: str, data: bytes) -> None:
-    """Write a file that is there whole or not at all."""
-    private = f"{folder}/.{name}.{os.urandom(6).hex()}"
-    fd = os.open(private, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    try:
-        with open(fd, "wb") as file:
-            file.write(data)
-        os.rename(private, f"{folder}/{name}")
-    except OSError:
-        with suppress(OSError):
-            os.unlink(private)
-        raise

@@ -53,6 +53,20 @@ def digest(token: str) -> str:
     return str(sha256(token.encode(errors="replace")).hexdigest())
 
 
+def write_whole(folder: str, name: str, data: bytes) -> None:
+    """Write a file that is there whole or not at all. Raises OSError."""
+    private = f"{folder}/.{name}.{os.urandom(6).hex()}"
+    fd = os.open(private, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        with open(fd, "wb") as file:
+            file.write(data)
+        os.rename(private, f"{folder}/{name}")
+    except OSError:
+        with suppress(OSError):
+            os.unlink(private)
+        raise
+
+
 class Spool:
     """The agent's end of the spool."""
 
@@ -74,15 +88,7 @@ class Spool:
         data = json.dumps(call, separators=(",", ":")).encode()
         if len(data) > CALL_BYTES:
             raise ValueError(f"The arguments are longer than {CALL_BYTES} bytes.")
-        private = f"{self._path}/calls/.{id}"
-        fd = os.open(private, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        try:
-            with open(fd, "wb") as file:
-                file.write(data)
-            os.rename(private, f"{self._path}/calls/{id}")
-        except OSError:
-            os.unlink(private)
-            raise
+        write_whole(f"{self._path}/calls", id, data)
         self._looks[id] = (time.monotonic() + LOOK_S, LOOK_S)
         return id
 
