@@ -20,13 +20,17 @@ TOKEN_FILE = "ray-token"  # noqa: S105 - its name
 
 def make_token(data_dir: Path) -> None:
     """Make the data directory's token if there is none, and use it in this process."""
-    path = data_dir / TOKEN_FILE
+    make_secret(data_dir / TOKEN_FILE)
+    use_token(data_dir)
+
+
+def make_secret(path: Path) -> None:
+    """Write a random secret that only this user can read, unless there is one."""
     if not path.exists():
-        temporary = path.with_name(f".{TOKEN_FILE}.{os.getpid()}")
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         temporary.touch(mode=0o600)
         temporary.write_text(secrets.token_hex(32))
         temporary.replace(path)
-    use_token(data_dir)
 
 
 def use_token(data_dir: Path) -> None:

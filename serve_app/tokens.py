@@ -21,11 +21,11 @@ import hmac
 import logging
 import os
 import re
-import secrets
 import stat
 from pathlib import Path
 from typing import NamedTuple
 
+from actors.ray_access import make_secret
 from runtime.core.ids import LOCAL_OWNER, Owner
 from runtime.core.record import Struct
 from runtime.errors import InputInvalid, RequestError
@@ -70,11 +70,7 @@ def digest(token: str) -> bytes:
 def operator_token(data_dir: Path) -> str:
     """Return the token by which `outlast` on this machine is the operator; made once, in a file of mode 600."""
     path = data_dir / OPERATOR_FILE
-    if not path.exists():
-        temporary = path.with_name(f".{OPERATOR_FILE}.{os.getpid()}")
-        temporary.touch(mode=0o600)
-        temporary.write_text(secrets.token_hex(32))
-        temporary.replace(path)
+    make_secret(path)
     return path.read_text().strip()
 
 
