@@ -74,7 +74,8 @@ class Threads:
         """Check that a run that resumes answers what its thread's interrupted one asks. Whether there is one to resume
         is the store's to say, in the creation. Raises InputInvalid `resume_invalid`."""
         runs = await self._runs(caller, ThreadId.parse(create.thread_id))
-        asked = _pending(caller, runs, await self._told(runs))
+        waits = [(head, spec) for head, spec in runs if head.status is Status.INTERRUPTED]
+        asked = _pending(caller, waits, await self._told(waits))
         if asked is None or any(head.run_id == create.run_id for head, _ in runs):
             return
         ids = [each.get("id") for each in asked["pending"]]
