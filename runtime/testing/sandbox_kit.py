@@ -23,7 +23,6 @@ import pickle
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 
 import pytest
@@ -31,8 +30,7 @@ import pytest
 from runtime.core.launch import AgentExit, ExitKind
 from runtime.errors import JournalUnavailable, WorkspaceHeld
 from runtime.ports import LaunchSpec, Sandbox, SandboxProvider
-
-MakeProvider = Callable[[], SandboxProvider]
+from runtime.testing.provider_kit import MakeProvider, ProviderKit
 
 ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "GREETING": "two words; $HOME 'quoted'\nline é"}
 DEADLINE_S = 30.0
@@ -100,27 +98,14 @@ def race() -> None:
 
 
 @pytest.mark.asyncio
-class SandboxKit:
+class SandboxKit(ProviderKit):
     """What every provider must do; see the module's docstring for how to use it."""
 
     odd_ids: tuple[str, ...] = ODD_IDS  # a provider whose sandboxes take long to make may take fewer
 
-    @pytest.fixture
-    def make_provider(self) -> MakeProvider:
-        """Return what makes the provider under test: picklable; called twice, both see the same sandboxes."""
-        raise NotImplementedError
-
     def living(self, key: str) -> list[int]:
         """Return some name of each living process of the sandbox, found by other means than the provider's."""
         raise NotImplementedError
-
-    @pytest.fixture
-    async def provider(self, make_provider: MakeProvider) -> AsyncIterator[SandboxProvider]:
-        """Yield the provider; whatever exists afterwards is destroyed."""
-        provider = make_provider()
-        yield provider
-        for key in await provider.list():
-            await provider.destroy(key)
 
     @pytest.fixture
     async def sandbox(self, provider: SandboxProvider) -> Sandbox:

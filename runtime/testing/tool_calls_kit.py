@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from runtime.core import chunk
 from runtime.ports import CarriesCalls, LaunchSpec, Sandbox, SandboxProvider
-from runtime.testing.sandbox_kit import DEADLINE_S, ENV, MakeProvider, read_all
+from runtime.testing.provider_kit import MakeProvider, ProviderKit
+from runtime.testing.sandbox_kit import DEADLINE_S, ENV, read_all
 
 TOKEN, ANOTHER = "of-this-run", "of-another-run"
 TOOLS = [{"name": "add", "description": "Add.", "inputSchema": {"type": "object"}}]
@@ -28,21 +29,8 @@ def result(text: str) -> bytes:
 
 
 @pytest.mark.asyncio
-class ToolCallsKit:
+class ToolCallsKit(ProviderKit):
     """What every provider that declares `host_tools` must do."""
-
-    @pytest.fixture
-    def make_provider(self) -> MakeProvider:
-        """Return what makes the provider under test."""
-        raise NotImplementedError
-
-    @pytest.fixture
-    async def provider(self, make_provider: MakeProvider) -> AsyncIterator[SandboxProvider]:
-        """Yield the provider; whatever exists afterwards is destroyed."""
-        provider = make_provider()
-        yield provider
-        for key in await provider.list():
-            await provider.destroy(key)
 
     async def test_a_call_waits_for_whoever_comes_and_has_one_answer(
         self, provider: SandboxProvider, make_provider: MakeProvider

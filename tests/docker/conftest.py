@@ -11,7 +11,7 @@ from docker_engine import IMAGE, DockerEngine
 
 from runtime.sandboxes.docker import DockerProvider
 from runtime.sandboxes.hardening import Limits
-from runtime.testing.sandbox_kit import MakeProvider
+from runtime.testing.provider_kit import MakeProvider
 
 LIMITS = Limits(memory_bytes=512 << 20, pids=128)
 

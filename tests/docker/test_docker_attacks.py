@@ -20,7 +20,8 @@ from runtime.sandboxes.container import DockerSandbox
 from runtime.sandboxes.container_python import interpreter
 from runtime.sandboxes.docker import DockerProvider
 from runtime.sandboxes.hardening import Limits
-from runtime.testing.sandbox_kit import ENV, MakeProvider, read_all, read_until, run_to_end, sh
+from runtime.testing.provider_kit import MakeProvider
+from runtime.testing.sandbox_kit import ENV, read_all, read_until, run_to_end, sh
 
 pytestmark = pytest.mark.timeout(180)
 MEMORY_BYTES = 256 << 20

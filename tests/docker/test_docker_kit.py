@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from leftovers import carrying
 
-from runtime.testing.sandbox_kit import MakeProvider, SandboxKit
+from runtime.testing.provider_kit import MakeProvider
+from runtime.testing.sandbox_kit import SandboxKit
 from runtime.testing.tool_calls_kit import ToolCallsKit
 
 pytestmark = pytest.mark.timeout(180)  # containers, on a machine that may be busy

@@ -10,7 +10,8 @@ from leftovers import carrying
 from own_deployment import DEPLOYMENT
 
 from runtime.sandboxes.local import LocalProvider
-from runtime.testing.sandbox_kit import MakeProvider, SandboxKit
+from runtime.testing.provider_kit import MakeProvider
+from runtime.testing.sandbox_kit import SandboxKit
 from runtime.testing.tool_calls_kit import ToolCallsKit
 
 
