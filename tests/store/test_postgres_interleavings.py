@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import psycopg
 import pytest
+from postgres_side import THREAD, Side
 
 from runtime.core.ops import (
     Appended,
@@ -16,34 +17,14 @@ from runtime.core.ops import (
     Created,
     Done,
     Finished,
-    Op,
     OpenSupervisor,
-    Outcome,
     SupervisorStale,
     ThreadBusy,
 )
 from runtime.core.record import Head
 from runtime.errors import ShardSuperseded, StoreFull, StoreUnavailable
-from runtime.stores.postgres import PostgresStore
 from runtime.testing.postgres_model import Fate, ModelServer
-from runtime.testing.sample_ops import append, cancel, claim, create, finish, live
-
-THREAD = "thread-1"
-
-
-class Side:
-    """One shard in a process of its own."""
-
-    def __init__(self, server: ModelServer, shard: int) -> None:
-        self.store: PostgresStore = server.store()
-        self.shard = shard
-        self.epoch = self.store.open_shard(shard, f"side {shard}")
-
-    def do(self, *ops: Op) -> list[Outcome]:
-        return self.store.commit(self.shard, self.epoch, ops, 1000)
-
-    def start(self, run_id: str, on_busy: str = "reject") -> None:
-        self.do(create(run_id, THREAD, on_busy=on_busy), claim(0, "driver", run_id))
+from runtime.testing.sample_ops import append, cancel, create, finish, live
 
 
 class Steps:

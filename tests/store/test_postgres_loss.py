@@ -7,10 +7,10 @@ from __future__ import annotations
 from contextlib import closing
 
 import pytest
+from postgres_side import Side
 
-from runtime.core.ops import Appended, Claimed, Created, Op, Outcome, Superseded
+from runtime.core.ops import Appended, Claimed, Created, Superseded
 from runtime.errors import ShardSuperseded, StoreUnavailable
-from runtime.stores.postgres import PostgresStore
 from runtime.stores.postgres_function import CALL
 from runtime.stores.postgres_loss import RAISE
 from runtime.testing.postgres_model import Fate, ModelServer
@@ -26,18 +26,6 @@ def server() -> ModelServer:
     server = ModelServer(shards=2)
     server.clock_ms = lambda: NOW_MS
     return server
-
-
-class Side:
-    """One shard in a process of its own."""
-
-    def __init__(self, server: ModelServer, shard: int) -> None:
-        self.store: PostgresStore = server.store()
-        self.shard = shard
-        self.epoch = self.store.open_shard(shard, f"side {shard}")
-
-    def do(self, *ops: Op) -> list[Outcome]:
-        return self.store.commit(self.shard, self.epoch, ops, 1000)
 
 
 @both_ways
