@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
 import pytest
+from gate import Gate
 from instance import Instance
 from processes import kill
 from shell_runs import numbered, unique
@@ -116,12 +121,34 @@ def test_a_run_that_needs_nothing_does_not_notice_a_kill_of_the_supervisor(insta
     assert instance.claims(run) == [(1, "start")]
 
 
-def test_a_killed_gateway_replica_costs_its_clients_one_reconnect(instance: Instance) -> None:
+def kill_who_serves(instance: Instance, *watches: Watch) -> None:
+    """Kill a gateway replica that serves one of these clients, whose agents are silent meanwhile."""
+    for replica in instance.processes("ray::ServeReplica"):
+        kill(replica)
+        heard = [watch.heartbeats for watch in watches]
+        wait_until(partial(cut_or_heard, watches, heard), "a cut, or a word from the other replica", SOON_S)
+        if any(watch.cuts for watch in watches):
+            return
+        wait_until(lambda: len(instance.processes("ray::ServeReplica")) > 1, "another replica", SOON_S)
+        instance.wait_ready()
+    raise AssertionError("neither replica served anybody")
+
+
+def cut_or_heard(watches: Sequence[Watch], before: Sequence[int]) -> bool:
+    """Return whether one of these clients was cut, or each has heard more than could have been under way."""
+    return any(watch.cuts for watch in watches) or all(
+        watch.heartbeats > count + 2 for watch, count in zip(watches, before, strict=True)
+    )
+
+
+def test_a_killed_gateway_replica_costs_its_clients_one_reconnect(instance: Instance, tmp_path: Path) -> None:
     runs = [unique(f"kill-replica-{number}") for number in range(2)]
-    with Watch(instance, runs[0], numbered(LINES)) as one, Watch(instance, runs[1], numbered(LINES)) as other:
+    gate = Gate(tmp_path, KILL_AT, LINES)
+    with Watch(instance, runs[0], gate.script) as one, Watch(instance, runs[1], gate.script) as other:
         one.until_lines(KILL_AT)
         other.until_lines(KILL_AT)
-        kill(instance.processes("ray::ServeReplica")[0])
+        kill_who_serves(instance, one, other)
+        gate.open()
         one.until_end()
         other.until_end()
     check_whole(one, LINES)
