@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from instance import Instance
 from shell_runs import unique
 
-# Prints one JSON value a line. A process of its own, since a process joins one Ray only.
+# Writes one JSON value a line, to a file, since Ray prints what it likes. A process of its own, since a process joins
+# one Ray only.
 PROGRAM = """
 import asyncio, json, sys
 from actors.client import Client, SyncClient
+
+told = open(sys.argv.pop(), "w")
+def say(value):
+    print(json.dumps(value), file=told, flush=True)
 
 async def main(data_dir, run, thread):
     client = Client(data_dir=data_dir)
@@ -25,43 +31,44 @@ async def main(data_dir, run, thread):
         first.append(chunk)
         if chunk.get("delta") == "2\\n":
             break
-    print(json.dumps(await client.find(thread)))
+    say(await client.find(thread))
     async for offset, chunk in client.attach(run, last):
         rest.append(chunk)
-    print(json.dumps([chunk["delta"] for chunk in first + rest if "delta" in chunk]))
-    print(json.dumps(rest[-1]["type"]))
-    print(json.dumps((await client.status(run))["status"]))
+    say([chunk["delta"] for chunk in first + rest if "delta" in chunk])
+    say(rest[-1]["type"])
+    say((await client.status(run))["status"])
     for call in (client.status("nobody"), client.start("other words", run_id=run, thread_id=thread)):
         try:
             await call
         except Exception as error:
-            print(json.dumps(type(error).__name__))
+            say(type(error).__name__)
     long = await client.start("sleep 600", run_id=run + "-long")
     await client.cancel(long)
-    print(json.dumps([chunk async for _, chunk in client.attach(long)][-1]["code"]))
-    print(json.dumps([chunk async for _, chunk in client.attach(run, "now")]))
+    say([chunk async for _, chunk in client.attach(long)][-1]["code"])
+    say([chunk async for _, chunk in client.attach(run, "now")])
     await client.close()
 
 asyncio.run(main(*sys.argv[1:]))
 sync = SyncClient(data_dir=sys.argv[1])
 run = sync.start("seq 1 3")
-print(json.dumps([chunk["delta"] for _, chunk in sync.attach(run) if "delta" in chunk]))
+say([chunk["delta"] for _, chunk in sync.attach(run) if "delta" in chunk])
 sync.close()
 ann, run = SyncClient(data_dir=sys.argv[1], owner="ann"), sys.argv[2]
 ann.start("echo hers", run_id=run)
-print(json.dumps([chunk["delta"] for _, chunk in ann.attach(run) if "delta" in chunk]))
-print(json.dumps([ann.status(run)[name] for name in ("runId", "owner")]))
+say([chunk["delta"] for _, chunk in ann.attach(run) if "delta" in chunk])
+say([ann.status(run)[name] for name in ("runId", "owner")])
 ann.close()
 """
 
 
 @pytest.mark.timeout(90)
-def test_python_starts_attaches_returns_and_cancels_like_http(instance: Instance) -> None:
+def test_python_starts_attaches_returns_and_cancels_like_http(instance: Instance, tmp_path: Path) -> None:
     run, thread = unique("python"), unique("thread")
-    program = [sys.executable, "-P", "-c", PROGRAM, str(instance.data_dir), run, thread]
+    told = tmp_path / "told"
+    program = [sys.executable, "-P", "-c", PROGRAM, str(instance.data_dir), run, thread, str(told)]
     done = subprocess.run(program, capture_output=True, timeout=80, check=False, env=instance.env, cwd="/")
     assert done.returncode == 0, done.stderr.decode()
-    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+    assert [json.loads(line) for line in told.read_text().splitlines()] == [
         run,
         ["1\n", "2\n", "3\n", "4\n"],
         "RUN_FINISHED",
