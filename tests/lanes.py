@@ -138,6 +138,9 @@ LANES = {
 # The lanes of the second process; both take about as long.
 INSTANCES = frozenset({"ray", "http", "hosts"})
 
+# They compute and wait for nobody. Beside another process's instances, which answer in time, they yield the processor.
+YIELDING = frozenset({"unit", "store", "sim", "project"})
+
 
 def lane_of(path: Path) -> Lane:
     """Return the lane of a test file. Raises UsageError for a file that is in none."""
@@ -215,6 +218,12 @@ class LanePlugin:
             if lane.name in whys:
                 self.left_out[lane.name] = whys[lane.name]
                 item.add_marker(pytest.mark.skip(reason=f"lane {lane.name}: {whys[lane.name]}"))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Yield to the other process where a lane may; only root can take that back, so nobody else does it."""
+        if hasattr(item.config, "workerinput") and os.geteuid() == 0:
+            os.setpriority(os.PRIO_PROCESS, 0, 10 if lane_of(item.path).name in YIELDING else 0)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add up the seconds of set-up, call and teardown."""

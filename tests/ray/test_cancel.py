@@ -79,7 +79,9 @@ def test_a_stopped_driver_is_replaced_and_changes_nothing_when_it_goes_on(instan
     since = time.monotonic()
     cancel(instance, run)
     record = check_aborted(instance, run, since, SILENT_S)
-    assert [claim["reason"] for claim in record["claims"]] == ["start", "cancel"]
+    first, *others = [claim["reason"] for claim in record["claims"]]
+    assert first == "start"
+    assert set(others) == {"cancel"}  # a busy machine's may not confirm within the second either, and is replaced too
     resume(driver)  # or Ray has killed it by now
     wait_dead([driver])
     told = instance.record(run)

@@ -56,9 +56,9 @@ def test_twenty_runs_survive_the_replacement_of_the_whole_cluster_within_the_sta
     for run in runs:
         record = crowded.ended(run, within_s=60)
         assert (record["status"], record["exitCode"]) == ("completed", 0)
-        first = _drivers(crowded, run, killed_at)[0]
-        assert first["reason"] == "restart"
-        assert first["pauseMs"] <= 1000 * WITHIN_S
+        since = [claim for claim in record["claims"] if claim["claimedAt"] >= killed_at]
+        assert since[0]["reason"] == "restart", since  # whoever is too slow to store something in time is replaced
+        assert _drivers(crowded, run, killed_at)[0]["pauseMs"] <= 1000 * WITHIN_S
         assert record["claims"][-1]["end"] == "finished"
         with Watch(crowded, run) as late:
             late.until_end()
