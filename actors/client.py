@@ -32,6 +32,8 @@ from runtime.core.ids import LOCAL_OWNER, START, Offset, Owner, RunId, ThreadId,
 from runtime.core.ops import Refusal, RequestCancel
 from runtime.core.record import CancelReason, to_wire
 from runtime.core.refusing import to_error
+from runtime.delivery.own_runs import OwnRunStore
+from runtime.delivery.threads import OwnMessageStore
 from runtime.engine.admission import Options, create_op, find_harness
 from runtime.engine.authority import repeat
 from runtime.engine.tails import skip
@@ -162,6 +164,16 @@ class Client:
             raise RunNotFound(run_id)
         refusals = await repeat(lambda: self._cluster.shard(key).refusals(key))
         return {**to_wire(*stored, claims=True, refusals=refusals), "runId": self._shown(key)}
+
+    @property
+    def run_store(self) -> OwnRunStore:
+        """Return the owner's runs as a `RunStore` (`docs/delivery-logs.md`)."""
+        return OwnRunStore(self._cluster, self._owner)
+
+    @property
+    def message_store(self) -> OwnMessageStore:
+        """Return the owner's threads as a `MessageStore`."""
+        return OwnMessageStore(self._cluster, self._owner)
 
     def _key(self, run_id: str) -> str:
         return run_key(self._owner, run_id)

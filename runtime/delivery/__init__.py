@@ -3,8 +3,11 @@
     durability.py   the port `StreamDurability`: what any such log must do
     memory.py       one in this process: bounded, gone with it
     own_log.py      Outlast's own log, behind the same port
-    records.py      the port `RunRecords`: who drives which run, by compare-and-set
-    locks.py        the port `Locks`: keeps drivers from crowding; protects nothing
+    records.py      the ports `RunStore` and `RunRecords`: runs, and who drives which, by compare-and-set
+    own_runs.py     Outlast's own runs, as a `RunStore`
+    threads.py      the port `MessageStore`: what a thread says; in memory, and Outlast's own
+    locks.py        the port `LockStore`: keeps drivers from crowding; protects nothing
+    file_locks.py, postgres_locks.py    locks of one host, and locks that cross hosts
     claim.py        take the right to drive one run, and the latch that its loss closes
     fences.py       log and record as one claim may write them
     quiet.py        wait until an older driver's writes have stopped coming

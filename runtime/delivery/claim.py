@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from runtime.delivery.errors import NotAcquired, RunClaimNotAcquiredError, RunDriverPipeOutsideClaimError
-from runtime.delivery.locks import Lease, Locks
+from runtime.delivery.locks import Lease, LockStore
 from runtime.delivery.records import RunRecords, RunRow
 from runtime.errors import RunClaimLostError, StoreError
 
@@ -77,7 +77,7 @@ class RunClaim:
 
 
 @asynccontextmanager
-async def claim_run(records: RunRecords, run_id: str, *, locks: Locks | None = None) -> AsyncIterator[RunClaim]:
+async def claim_run(records: RunRecords, run_id: str, *, locks: LockStore | None = None) -> AsyncIterator[RunClaim]:
     """Claim the run for the body. With `locks`, under the lock `run-driver:<run id>` for as long.
 
     Raises RunClaimNotAcquiredError, having written nothing; StoreError."""

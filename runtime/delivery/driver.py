@@ -26,7 +26,7 @@ from runtime.delivery.claim import EPOCH_RECHECK_APPENDS, RunClaim, claim_run
 from runtime.delivery.durability import StreamDurability
 from runtime.delivery.errors import RunDriverPipeOutsideClaimError
 from runtime.delivery.fences import FencedLog, FencedRecords
-from runtime.delivery.locks import Locks
+from runtime.delivery.locks import LockStore
 from runtime.delivery.pipe import Pipe, Stop
 from runtime.delivery.quiet import FENCE_QUIET_MS, await_quiet
 from runtime.delivery.records import RunPatch, RunRecords, RunRow
@@ -106,7 +106,7 @@ class RunDriver:
         records: RunRecords,
         logs: Logs,
         clock: Clock,
-        locks: Locks | None = None,
+        locks: LockStore | None = None,
         fence_quiet_ms: int = FENCE_QUIET_MS,
         epoch_recheck_appends: int = EPOCH_RECHECK_APPENDS,
     ) -> None:

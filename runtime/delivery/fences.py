@@ -121,6 +121,10 @@ class FencedRecords:
         """Return the newest `running` run of the thread, or None."""
         return await self._inner.find_active(thread_id)
 
+    async def list_by_thread(self, thread_id: str) -> list[RunRow]:
+        """Return the thread's runs, oldest first."""
+        return await self._inner.list_by_thread(thread_id)
+
     async def list_reclaimable(self, now: int, ttl_ms: int) -> list[RunRow]:
         """Return the `running` runs that have been detached for `ttl_ms` or longer at `now`."""
         return await self._inner.list_reclaimable(now, ttl_ms)

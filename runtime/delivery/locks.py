@@ -22,7 +22,7 @@ class Lease:
         self.lost = asyncio.Event()
 
 
-class Locks(Protocol):
+class LockStore(Protocol):
     """Named locks. Not re-entrant."""
 
     def hold(self, key: str) -> AbstractAsyncContextManager[Lease]:
@@ -30,7 +30,7 @@ class Locks(Protocol):
 
 
 class MemoryLocks:
-    """Locks of this process: first come, first served; what one holder raises does not keep the next from its turn.
+    """LockStore of this process: first come, first served; what one holder raises does not keep the next from its turn.
 
     A lease of it is never lost. It says once, in the log, that other processes and hosts know nothing of it, unless it
     is told that there is `one_process`."""

@@ -1,4 +1,7 @@
-"""The port of run records: who drives which run, and how it ended (contract 4.1, 4.2); and one in memory.
+"""The ports of run records: who drives which run, and how it ended (contract 4.1, 4.2); and both in memory.
+
+    RunStore     the contract's: rows that anybody may read and change. `own_runs.py` is one over Outlast's own runs
+    RunRecords   one that can be driven by, too: a RunStore with a claim and a fence
 
 Beside an external log stands a record, in whatever database the application has. Two methods decide safety, and both
 check and write in one step there (an `UPDATE ... WHERE`, a conditional put, a lock held over both):
@@ -11,6 +14,7 @@ So an older driver can end no run, however late it wakes up, even where the log 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import msgspec
@@ -60,14 +64,34 @@ class RunPatch(Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(row, **named)
 
 
-class RunRecords(Protocol):
+class RunStore(Protocol):
     """The runs of one application. Every method may raise StoreError on the database's account."""
 
     async def create_or_resume(self, run_id: str, thread_id: str, started_at: int) -> RunRow:
-        """Return the run's row: a new one, `running`, or the one that is there, unchanged. Revives nothing."""
+        """Return the run's row: a new one, `running`, or the one that is there, unchanged. Revives nothing.
+
+        Raises InputInvalid where runs are made in another way only, for one that is not there."""
 
     async def get(self, run_id: str) -> RunRow | None:
         """Return the row, or None."""
+
+    async def update(self, run_id: str, patch: RunPatch) -> bool:
+        """Apply `patch`; return False, and change nothing, for an unknown run.
+
+        Raises InputInvalid, having changed nothing, for a field that is not the caller's to change."""
+
+    async def find_active(self, thread_id: str) -> RunRow | None:
+        """Return the newest `running` run of the thread, or None."""
+
+    async def list_by_thread(self, thread_id: str) -> list[RunRow]:
+        """Return the thread's runs, oldest first; none for an unknown thread."""
+
+    async def list_reclaimable(self, now: int, ttl_ms: int) -> list[RunRow]:
+        """Return the `running` runs that have been detached for `ttl_ms` or longer at `now`; the longest come first."""
+
+
+class RunRecords(RunStore, Protocol):
+    """A RunStore that keeps an older driver from writing."""
 
     async def advance_epoch(self, run_id: str, expected_epoch: int, claimant: str) -> RunRow | None:
         """Raise the epoch by one if it is `expected_epoch` and the run is not terminal; return the new row, or None.
@@ -78,12 +102,6 @@ class RunRecords(Protocol):
     async def update(self, run_id: str, patch: RunPatch, if_epoch: int | None = None) -> bool:
         """Apply `patch`; return False, and change nothing, for an unknown run. With `if_epoch`, in the same step:
         also if the row's epoch is another."""
-
-    async def find_active(self, thread_id: str) -> RunRow | None:
-        """Return the newest `running` run of the thread, or None."""
-
-    async def list_reclaimable(self, now: int, ttl_ms: int) -> list[RunRow]:
-        """Return the `running` runs that have been detached for `ttl_ms` or longer at `now`; the longest come first."""
 
 
 class MemoryRunRecords:
@@ -126,8 +144,17 @@ class MemoryRunRecords:
         rows = [row for row in self._rows.values() if row.thread_id == thread_id and row.status is Status.RUNNING]
         return max(rows, key=lambda row: row.started_at, default=None)
 
+    async def list_by_thread(self, thread_id: str) -> list[RunRow]:
+        """Return the thread's runs, oldest first."""
+        rows = [row for row in self._rows.values() if row.thread_id == thread_id]
+        return sorted(rows, key=lambda row: row.started_at)
+
     async def list_reclaimable(self, now: int, ttl_ms: int) -> list[RunRow]:
         """Return the `running` runs that have been detached for `ttl_ms` or longer at `now`; the longest come first."""
-        since = {row.run_id: row.detached_since for row in self._rows.values() if row.status is Status.RUNNING}
-        due = {run_id: at for run_id, at in since.items() if at is not None and at <= now - ttl_ms}
-        return [self._rows[run_id] for run_id in sorted(due, key=due.__getitem__)]
+        return reclaimable(self._rows.values(), now, ttl_ms)
+
+
+def reclaimable(rows: Iterable[RunRow], now: int, ttl_ms: int) -> list[RunRow]:
+    """Return those of `rows` that are `running` and were detached by `now` - `ttl_ms`, that very moment included."""
+    due = [(row.detached_since, row) for row in rows if row.status is Status.RUNNING and row.detached_since is not None]
+    return [row for since, row in sorted(due, key=lambda pair: pair[0]) if since <= now - ttl_ms]

@@ -4,6 +4,8 @@
         async def make(self) -> Callable[[], RunRecords]:
             return MyTable(...).client      # fresh storage; each call gives what another host would have
 
+It is the kit of a `RunStore` (`run_store_kit.py`) with what only a store of one's own rows can do, and the fence.
+
 The log beside it may not be able to keep an older driver out; this record must. So each implementation is tried with
 racing claims and late endings, from several clients. `play` runs a test's coroutine: override it for virtual time.
 """
@@ -13,38 +15,21 @@ racing claims and late endings, from several clients. `play` runs a test's corou
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable
 
 import pytest
 
 from runtime.core.record import Status
 from runtime.delivery.records import RowError, RunPatch, RunRecords, RunRow
-
-T = TypeVar("T")
-
-RUN = "run-1"
-THREAD = "thread-1"
-ENDED = [Status.COMPLETED, Status.FAILED, Status.ABORTED]
+from runtime.testing.run_store_kit import ENDED, RUN, THREAD, RunStoreKit, row_of
 
 
-async def row_of(records: RunRecords, run_id: str = RUN) -> RunRow:
-    """Return the row of a run that exists."""
-    row = await records.get(run_id)
-    assert row is not None
-    return row
-
-
-class RunRecordsKit:
+class RunRecordsKit(RunStoreKit):
     """All cases; see the module's docstring."""
 
     async def make(self) -> Callable[[], RunRecords]:
         """Return what opens this test's storage."""
         raise NotImplementedError("a subclass of RunRecordsKit has a method make")
-
-    def play(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run one test."""
-        return asyncio.run(work)
 
     # --- making
 
@@ -54,17 +39,6 @@ class RunRecordsKit:
             assert await client().get(RUN) is None
             made = await client().create_or_resume(RUN, THREAD, 7)
             assert made == RunRow(run_id=RUN, thread_id=THREAD, started_at=7) == await client().get(RUN)
-
-        self.play(case())
-
-    @pytest.mark.parametrize("status", list(Status))
-    def test_a_row_that_is_there_is_returned_unchanged_and_never_revived(self, status: Status) -> None:
-        async def case() -> None:
-            client = await self.make()
-            await client().create_or_resume(RUN, THREAD, 7)
-            await client().update(RUN, RunPatch(status=status))
-            before = await row_of(client())
-            assert await client().create_or_resume(RUN, "another", 99) == before == await client().get(RUN)
 
         self.play(case())
 
@@ -120,21 +94,6 @@ class RunRecordsKit:
             active = await client().find_active(THREAD)
             assert active is not None
             assert active.run_id == "old"
-
-        self.play(case())
-
-    def test_a_run_is_reclaimable_from_the_very_moment_that_its_time_is_over(self) -> None:
-        async def case() -> None:
-            client = await self.make()
-            for run_id, since in (("later", 200), ("earlier", 100), ("watched", None), ("ended", 50), ("asks", 50)):
-                await client().create_or_resume(run_id, THREAD, 1)
-                await client().update(run_id, RunPatch(detached_since=since))
-            await client().update("ended", RunPatch(status=Status.ABORTED))
-            await client().update("asks", RunPatch(status=Status.INTERRUPTED))
-            for now, due in ((1099, []), (1100, ["earlier"]), (1199, ["earlier"]), (1200, ["earlier", "later"])):
-                assert [row.run_id for row in await client().list_reclaimable(now, 1000)] == due
-            await client().update("earlier", RunPatch(detached_since=None))
-            assert [row.run_id for row in await client().list_reclaimable(1200, 1000)] == ["later"]
 
         self.play(case())
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 from runtime.core.chunk import Event, decode_chunk, encode
 from runtime.delivery.driver import RunDriver
 from runtime.delivery.durability import Entry
-from runtime.delivery.locks import Lease, Locks
+from runtime.delivery.locks import Lease, LockStore
 from runtime.delivery.memory import MemoryStreamDurability, MemoryStreams
 from runtime.delivery.records import MemoryRunRecords, RunPatch, RunRow
 from runtime.errors import StoreUnavailable
@@ -145,7 +145,7 @@ class Logs:
 class Host:
     """One application: records, logs, and drivers of it. Make it inside `played`."""
 
-    def __init__(self, *, fences: bool = False, locks: Locks | None = None) -> None:
+    def __init__(self, *, fences: bool = False, locks: LockStore | None = None) -> None:
         self.records = Records()
         self.logs = Logs(fences=fences)
         self.locks = locks
@@ -158,7 +158,7 @@ class Host:
 
 
 class Lossy:
-    """Locks whose lease can be lost."""
+    """LockStore whose lease can be lost."""
 
     def __init__(self) -> None:
         self.keys: list[str] = []

@@ -15,7 +15,7 @@ from runtime.delivery.memory import FIRST_CHUNK_DEADLINE_MS, MAX_LOGS, TTL_MS, M
 from runtime.delivery.records import MemoryRunRecords
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "delivery-logs.md").read_text()
-WHOLE, WITHIN = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+WHOLE, WITHIN, _STORES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 def test_the_example_runs_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
