@@ -92,7 +92,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     run_limit_s: Annotated[int, Meta(ge=0, description="Longest run; 0: none.")] = 0
     idle_limit_s: Annotated[
         int,
-        Meta(ge=0, description="Longest silence of an agent, begun anew by a takeover; 0: silence never ends a run."),
+        Meta(ge=0, description="Longest silence of an agent, whoever drives it; 0: silence never ends a run."),
     ] = 0
     takeover_attempts: Annotated[
         int, Meta(ge=1, description="Drivers in a row that claimed and stored nothing before `takeover_exhausted`.")

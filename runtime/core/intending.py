@@ -37,6 +37,8 @@ def note(view: View, op: Note, now_ms: int) -> Decision:
         changes["sandbox_key"] = op.sandbox_key
     if op.launch is not None and _LAUNCH_ORDER.index(op.launch) > _LAUNCH_ORDER.index(head.launch):
         changes["launch"] = op.launch
+        if op.launch is Launch.INTENDED:
+            changes["heard_at"] = now_ms
     if op.progressed and (head.attempts_without_progress or head.claims_without_progress):
         changes |= {"attempts_without_progress": 0, "claims_without_progress": 0}
     if op.destroy_pending is not None and op.destroy_pending != head.destroy_pending:

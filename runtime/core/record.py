@@ -228,6 +228,7 @@ class Head(Struct, frozen=True, kw_only=True):
     reaped: Reaped | None = None
     sandbox_key: str | None = None
     launch: Launch = Launch.NONE
+    heard_at: int | None = None  # when a chunk of its agent was stored last, or its launch was intended
     destroy_pending: bool = False
     attempts_without_progress: int = 0  # drivers assigned since a claim made progress (P19)
     claims_without_progress: int = 0  # of them those that came to claim, and stored nothing

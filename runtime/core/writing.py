@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runtime.core import chunk
-from runtime.core.batch import Batch
+from runtime.core.batch import Band, Batch
 from runtime.core.decision import Decision, View
 from runtime.core.heads import end_last_claim, holds, superseded, with_appended
 from runtime.core.ops import (
@@ -67,6 +67,7 @@ def _with_batch(head: Head, batch: Batch, now_ms: int, **changes: object) -> Hea
         attempts_without_progress=0,
         claims_without_progress=0,
         claims=with_appended(head.claims, batch.count, now_ms),
+        heard_at=now_ms if batch.band is Band.JOURNAL else head.heard_at,
         **changes,
     )
 

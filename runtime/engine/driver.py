@@ -278,11 +278,13 @@ class _Drive:
         started_ms = self.head.started_at or self.tools.clock.wall_ms()
         elapsed_s = max(0, self.tools.clock.wall_ms() - started_ms) / 1000
         limits = self.spec.limits
+        heard_ms = self.head.heard_at or self.tools.clock.wall_ms()
         return Limits(
             clock=self.tools.clock,
             run_s=limits.run_limit_s - elapsed_s if limits.run_limit_s else None,
             run_limit_s=limits.run_limit_s,
             idle_s=limits.idle_limit_s or None,
+            silent_s=max(0, self.tools.clock.wall_ms() - heard_ms) / 1000,
             unreachable_s=self.tools.sandbox_return_s,
             max_line_bytes=limits.max_line_bytes,
         )

@@ -3,6 +3,10 @@
 Each piece of the journal becomes lines, each line chunks, and alignment keeps those that the log does not hold yet.
 Nothing here decides how a run ends, except by the bounds that were chosen in advance for it (I6): its run limit, its
 idle limit, and the grace after a result that no exit follows.
+
+Silence is the agent's, not a driver's: it counts from the last chunk of the agent that any driver stored, or from its
+launch. What a replay finds again is no sign of it, and what it finds for the first time is one. So a run whose drivers
+keep dying ends as well: by the first one that listens for LISTEN_S (P19 ends it if none does).
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from runtime.ports import Clock, Ending, Sandbox
 # An agent that said its result should exit; one CLI stays 5 s after it when offline.
 RESULT_GRACE_S = 15.0
 LOOK_S = 1.0  # how often the bounds are looked at while nothing comes
+LISTEN_S = 30.0  # before silence that began with an earlier driver ends a run: its agent may have printed since
 MAX_REST_BYTES = 1 << 20  # of an unfinished line that goes into the finish; a longer one is only told
 
 
@@ -35,6 +40,7 @@ class Limits:
     run_s: float | None
     run_limit_s: int
     idle_s: float | None
+    silent_s: float  # for how long the agent has been silent at the start, as the record knows it
     unreachable_s: float
     max_line_bytes: int
 
@@ -68,7 +74,8 @@ class Follower:
         self._limits = limits
         self._framer = Framer(start.position, limits.max_line_bytes)
         self._begun = limits.clock.monotonic()
-        self._heard = self._begun
+        self._heard = self._begun - limits.silent_s
+        self._caught_up = False  # a moment came in which the journal had nothing more
         self._result_at: float | None = None
 
     async def follow(self) -> Ending | None:
@@ -126,7 +133,8 @@ class Follower:
                     return stop
                 if self._marker is not None:
                     self._marker.read(piece)
-                self._feed(self._framer.feed(piece))
+                if self._feed(self._framer.feed(piece)) or (self._caught_up and self._aligner.done):
+                    self._heard = self._limits.clock.monotonic()
                 await self._room()
                 if (stop := self._bound_reached()) is not None:
                     return stop
@@ -152,9 +160,8 @@ class Follower:
                 await asyncio.wait((task,), timeout=LOOK_S)
                 self._count()
                 if task.done():
-                    piece = task.result()
-                    self._heard = self._limits.clock.monotonic()
-                    return piece, None
+                    return task.result(), None
+                self._caught_up = True
                 self._appender.raise_if_ended()
                 stop = self._bound_reached()
                 if stop is not None or self.no_exit:
@@ -168,15 +175,19 @@ class Follower:
         limits = self._limits
         if limits.run_s is not None and now - self._begun >= limits.run_s:
             return limits.run_reached()
-        if limits.idle_s is not None and now - self._heard >= limits.idle_s:
+        if limits.idle_s is not None and self._silent_for(now, limits.idle_s):
             return failed("agent_idle", f"The agent printed nothing for {limits.idle_s:.0f} s.")
         if self._translator.has_result:
             self._result_at = now if self._result_at is None else self._result_at
             self.no_exit = now - max(self._result_at, self._heard) >= RESULT_GRACE_S
         return None
 
-    def _feed(self, framed: Framed) -> None:
-        """Translate whole lines and hand over what the log does not hold yet."""
+    def _silent_for(self, now: float, idle_s: float) -> bool:
+        listened = self._caught_up and now - self._begun >= min(idle_s, LISTEN_S)
+        return listened and now - self._heard >= idle_s
+
+    def _feed(self, framed: Framed) -> bool:
+        """Translate whole lines and hand over what the log does not hold yet; return whether there was any."""
         feed, skipped, torn = self._translator.feed, framed.skipped, framed.torn
         chunks: list[bytes] = []
         ends: list[int] = []
@@ -188,6 +199,7 @@ class Follower:
         self._made += len(chunks)
         new = self._aligner.feed(chunks)
         self._appender.put_journal(new, ends[len(ends) - len(new) :], self._mark() if new and not torn else None)
+        return bool(new)
 
     def _mark(self) -> Mark | None:
         return self._marker.mark(self._framer.line_start, self._made) if self._marker is not None else None

@@ -56,6 +56,18 @@ class ClaimCases:
         assert (entry.first_append_at, entry.last_append_at, entry.chunks) == (first, shard.now_ms, 2)
         assert shard.now_ms > first
 
+    def test_only_what_comes_of_its_journal_is_a_sign_of_the_agent_and_takeovers_do_not_forget_it(
+        self, shard: ShardDriver
+    ) -> None:
+        shard.start()
+        assert shard.head().heard_at is None
+        shard.do(append(journal(1, 1, "a", start=7)))
+        heard = shard.now_ms
+        shard.do(append(live(2, 1, "b")), claim(1, "b"), append(live(3, 2, "c")))
+        assert (shard.head().heard_at, shard.now_ms > heard) == (heard, True)
+        shard.do(append(journal(4, 2, "d", start=9)))
+        assert shard.head().heard_at == shard.now_ms
+
     def test_a_driver_that_hands_over_ends_its_claim_once_and_keeps_its_epoch(self, shard: ShardDriver) -> None:
         shard.start()
         shard.do(Note(run_id=RUN, epoch=1, handed_over=True))

@@ -114,7 +114,8 @@ class IntentCases:
         keyed = shard.ask(Note(run_id=RUN, epoch=1, sandbox_key="key", launch=Launch.KEYED), Done).head
         _same_but(before, keyed, "sandbox_key", "launch")
         intended = shard.ask(Note(run_id=RUN, epoch=1, launch=Launch.INTENDED), Done).head
-        _same_but(keyed, intended, "launch")
+        _same_but(keyed, intended, "launch", "heard_at")
+        assert intended.heard_at == shard.now_ms
         pending = shard.ask(Note(run_id=RUN, epoch=1, destroy_pending=True), Done).head
         _same_but(intended, pending, "destroy_pending")
         assert not shard.refused(Note(run_id=RUN, epoch=1), Done).changed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from runtime.core import chunk
 from runtime.core.record import Limits, Status
 from runtime.engine import following
 from runtime.engine.concluding import DriveEnd
-from runtime.engine.following import RESULT_GRACE_S
+from runtime.engine.following import LISTEN_S, RESULT_GRACE_S
+from runtime.engine.shard import Shard
 from runtime.testing.sim_agent import Script, translate
 from runtime.testing.sim_loop import elapse, play
 
@@ -164,6 +166,85 @@ def test_silence_ends_a_run_only_if_that_was_chosen() -> None:
         await driven(stage, idle_limit_s=50)
         assert code(stage) == "agent_idle"
         assert 50.0 < stage.loop.time() - begun < 54.0
+
+    play(1, acts())
+
+
+async def drive_in_turns(stage: Stage, shard: Shard, turns_s: Sequence[float], gap_s: float = 0.0) -> float:
+    """Have one driver after another die after its turn; return the seconds until the run has ended, or -1."""
+    begun = stage.loop.time()
+    for epoch, turn_s in enumerate(turns_s):
+        driving = asyncio.create_task(stage.drive(shard, epoch, f"driver-{epoch}"))
+        ended, _ = await asyncio.wait((driving,), timeout=turn_s)
+        if ended:
+            return stage.loop.time() - begun
+        driving.cancel()
+        await elapse(gap_s)
+    return -1.0
+
+
+SILENT = {
+    "after a line": [(1.0, b"say m a\n"), (9999.0, b"")],
+    "in the middle of a line": [(1.0, b"say m a\nsay m b"), (9999.0, b"")],
+    "after a line that says nothing": [(1.0, b"say m a\nmute 1\n"), (9999.0, b"")],
+    "from its start": [(9999.0, b"")],
+}
+
+
+@pytest.mark.parametrize("when", SILENT)
+def test_silence_counts_on_over_takeovers_so_a_run_whose_drivers_keep_dying_ends(when: str) -> None:
+    async def acts() -> None:
+        stage = Stage(Script(pieces=SILENT[when]))
+        shard = await stage.open()
+        await shard.submit(create(limits=Limits(max_line_bytes=2048, idle_limit_s=100)))
+        ended_s = await drive_in_turns(stage, shard, [40.0] * 8)
+        assert code(stage) == "agent_idle"
+        assert 100.0 <= ended_s < 100.0 + LISTEN_S + 15.0, "by a driver that listened, and soon"
+
+    play(1, acts())
+
+
+def test_drivers_that_do_not_live_long_enough_to_listen_end_no_run_by_its_silence() -> None:
+    async def acts() -> None:
+        stage = Stage(Script(pieces=SILENT["after a line"]))
+        shard = await stage.open()
+        await shard.submit(create(limits=Limits(max_line_bytes=2048, idle_limit_s=100)))
+        assert await drive_in_turns(stage, shard, [LISTEN_S - 5.0] * 8) == -1.0
+        assert stage.head().status is Status.RUNNING
+        assert stage.head().claims_without_progress == 7, "which ends it in another way (P19)"
+
+    play(1, acts())
+
+
+@pytest.mark.parametrize("slow_s", [0.0, 3.0])
+def test_what_an_agent_printed_while_nobody_drove_is_no_silence(slow_s: float) -> None:
+    async def acts() -> None:
+        stage = Stage(
+            Script(pieces=[(1.0, b"say m a\n"), (150.0, b"say m b\n"), (95.0, b"say m c\n"), (1.0, b"result\n")])
+        )
+        shard = await stage.open()
+        await shard.submit(create(limits=Limits(max_line_bytes=2048, idle_limit_s=100)))
+        await drive_in_turns(stage, shard, [40.0], gap_s=120.0)
+        stage.world.weather.slow_s = slow_s
+        end = await stage.drive(shard, 1, "successor")
+        assert end.status is Status.COMPLETED
+        assert journal_band(stage) == translate(RUN, THREAD, bytes(stage.world.journals[RUN]))
+
+    for seed in range(4):
+        play(seed, acts())
+
+
+def test_a_replay_that_takes_longer_than_a_driver_listens_is_no_silence() -> None:
+    async def acts() -> None:
+        lines = [(0.1, b"say m %d %s\n" % (at, b"x" * 500)) for at in range(200)]
+        stage = Stage(Script(pieces=[*lines, (115.0, b"result\n")]))
+        shard = await stage.open()
+        await shard.submit(create(limits=Limits(max_line_bytes=2048, idle_limit_s=100)))
+        await drive_in_turns(stage, shard, [30.0], gap_s=100.0)
+        stage.world.weather.slow_s = 0.8
+        begun = stage.loop.time()
+        assert (await stage.drive(shard, 1, "successor")).status is Status.COMPLETED
+        assert stage.loop.time() - begun > LISTEN_S + 5.0
 
     play(1, acts())
 
