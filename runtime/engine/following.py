@@ -40,9 +40,9 @@ class Limits:
     run_s: float | None
     run_limit_s: int
     idle_s: float | None
-    silent_s: float  # for how long the agent has been silent at the start, as the record knows it
     unreachable_s: float
     max_line_bytes: int
+    silent_s: float = 0.0  # for how long the agent has been silent at the start, as the record knows it
 
     def run_reached(self) -> Ending:
         """Return the ending of a run that reached its limit."""
