@@ -20,8 +20,6 @@ from runtime.ports import Cluster, ShardPort
 log = logging.getLogger("outlast.gateway")
 
 PERIOD_S = 1.0
-# A shard that does not take a set in time gets the next one; the others do not wait for it.
-ANSWER_S = 2.0
 
 
 class Viewers:
@@ -54,7 +52,7 @@ class Viewers:
         return await self._cluster.shard(run_id).attach(run_id, self._name, self._next())
 
     async def push(self) -> None:
-        """Send the whole set to every shard, each in its own time."""
+        """Send the whole set to every shard, each in its own time; one that does not take it in time gets the next."""
         number, counts = self._next(), dict(self._counts)
         async with asyncio.TaskGroup() as group:
             for shard in self._cluster.shards():
@@ -72,9 +70,8 @@ class Viewers:
 
     async def _push_to(self, shard: ShardPort, number: int, counts: dict[str, int]) -> None:
         try:
-            async with asyncio.timeout(ANSWER_S):
-                await shard.set_viewers(self._name, number, counts)
-        except (OutlastError, TimeoutError) as error:
+            await shard.set_viewers(self._name, number, counts)
+        except OutlastError as error:
             log.info("a shard did not take the set of viewers: %r", error)
         except Exception:
             log.exception("a shard refused the set of viewers")

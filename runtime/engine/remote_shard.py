@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,6 +16,8 @@ from runtime.core.reap_ops import ReapStage
 from runtime.core.record import Head, Refused, RunSpec
 from runtime.errors import StoreUnavailable
 from runtime.ports import Due, Pulse, ReadReply, RunPage, RunQuery
+
+TAKEN_S = 2.0  # for a set of viewers to be taken
 
 
 class RemoteShard(ABC):
@@ -66,8 +69,14 @@ class RemoteShard(ABC):
         return known
 
     async def set_viewers(self, viewer: str, number: int, counts: Mapping[str, int]) -> None:
-        """See ports.ShardPort."""
-        await self._call("set_viewers", viewer, number, dict(counts))
+        """See ports.ShardPort. A set has a successor within a second: nobody waits long for one, and an incarnation
+        that does not answer is not asked again."""
+        try:
+            async with asyncio.timeout(TAKEN_S):
+                await self._call("set_viewers", viewer, number, dict(counts))
+        except TimeoutError:
+            self._forget()
+            raise StoreUnavailable("The shard did not take the set of viewers in time.") from None
 
     async def due(self, wait_s: float) -> list[Due]:
         """See ports.ShardPort."""

@@ -203,6 +203,7 @@ class Shard(Questions):
         if isinstance(error, ShardSuperseded):
             self._superseded = error
             self._watchlist.fail(error)
+            self._viewers.fail(error)
             for tail in self._tails.values():
                 tail.fail(error)
         else:
