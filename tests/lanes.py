@@ -4,6 +4,7 @@
     sim       nothing; virtual time                     sandbox   real processes of Linux
     project   nothing; the checkout itself              ray       a Ray cluster that the test starts
     http      a whole instance                          node      npm clients against an instance
+    browser   a Chromium with pages of React against an instance
     hosts     three hosts in namespaces of their own
     postgres  a PostgreSQL server that the test starts; for some tests a whole instance too
     docker    a Docker engine that the test starts; for some tests a whole instance too
@@ -39,6 +40,7 @@ import pytest
 
 TESTS = Path(__file__).resolve().parent
 NEED = "OUTLAST_TEST_NEED"
+CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def _nothing() -> str | None:
@@ -73,6 +75,10 @@ def _node() -> str | None:
     if not re.match(r"v([2-9]\d|\d{3})\.", version):
         return f"Node 20 or newer is needed, and this is {version or 'none that works'}"
     return _ray()
+
+
+def _browser() -> str | None:
+    return _node() or (None if any(map(shutil.which, CHROMIUMS)) else f"not on the PATH: {' or '.join(CHROMIUMS)}")
 
 
 def _docker() -> str | None:
@@ -131,6 +137,12 @@ LANES = {
             may_start_ray=True,
         ),
         Lane("node", _node, "put Node 20 or newer and its npm on the PATH", may_start_ray=True),
+        Lane(
+            "browser",
+            _browser,
+            "install Debian's chromium, and put Node 20 or newer and its npm on the PATH",
+            may_start_ray=True,
+        ),
         Lane("agents", _agents, "put Node 20 or newer and its npm on the PATH", may_start_ray=True),
     )
 }

@@ -113,6 +113,11 @@ class NpmClient:
         self._child.stdin.write(json.dumps(order).encode() + b"\n")
         self._child.stdin.flush()
 
+    def hang_up(self) -> None:
+        """Tell a script that takes orders that no more will come."""
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+
     def close(self) -> None:
         """End the process as a closed tab would."""
         self._child.kill()

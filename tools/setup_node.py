@@ -1,5 +1,5 @@
-"""Make `build/node` ready: the clients from npm that tests/node/ holds against an instance, and the scripts that use
-them.
+"""Make `build/node` ready: the clients from npm that tests/node/ and tests/browser/ hold against an instance, and the
+scripts that use them.
 
     python3.11 tools/setup_node.py
 

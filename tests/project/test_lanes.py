@@ -69,6 +69,18 @@ def test_the_node_lane_is_left_out_with_an_old_node(suite: Suite, tmp_path: Path
     assert "left out: lane node: Node 20 or newer is needed, and this is v18.19.0" in output
 
 
+def test_the_browser_lane_is_left_out_without_a_browser(suite: Suite, tmp_path: Path) -> None:
+    suite.write("browser/test_b.py", "def test_b(): pass\n")
+    for program in ("node", "npm"):
+        (tmp_path / program).write_text("#!/bin/sh\necho v20.1.0\n")
+        (tmp_path / program).chmod(0o755)
+    _, output = suite.run(PATH=str(tmp_path))
+    assert "left out: lane browser: not on the PATH: chromium or chromium-browser or google-chrome. To get" in output
+    (tmp_path / "chromium").write_text("#!/bin/sh\n")
+    (tmp_path / "chromium").chmod(0o755)
+    assert "1 passed" in suite.run(PATH=str(tmp_path))[1]
+
+
 def test_a_needed_lane_that_cannot_run_fails_the_run(suite: Suite) -> None:
     suite.write("unit/test_a.py", "def test_a(): pass\n")
     code, output = suite.run(PATH="/nowhere", OUTLAST_TEST_NEED="unit,node")

@@ -1,0 +1,70 @@
+"""The page of `docs/http.md`, with the real `useChat` and `persistence: true`, in a real browser and from another
+origin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from chat_page import Thread
+from gate import Gate
+from instance import Instance
+
+pytestmark = pytest.mark.timeout(300)  # the first test of its lane starts the instance and the browser
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    return Gate(tmp_path, before=5, total=9)
+
+
+def test_a_page_is_reloaded_in_the_middle_beside_a_second_tab_and_opened_again_at_the_end(
+    thread: Thread, gate: Gate
+) -> None:
+    first = thread.tab()
+    first.send(gate.script)
+    first.shows(gate.script, gate.first_text)
+    first.reload()
+    tabs = [first, thread.tab()]
+    for tab in tabs:
+        tab.shows(gate.script, gate.first_text)
+    gate.open()
+    for tab in [*tabs, thread.tab()]:
+        tab.shows(gate.script, gate.text)
+        tab.is_at("ready")
+        assert tab.errors == []
+
+
+def test_stop_ends_the_run_in_every_tab_and_the_thread_goes_on(thread: Thread, instance: Instance) -> None:
+    tab, other = thread.tab(), thread.tab()
+    tab.send("echo 1; sleep 1000")
+    tab.shows("echo 1; sleep 1000", "1\n")
+    other.reload()
+    other.shows("echo 1; sleep 1000", "1\n")
+    other.stop()
+    other.is_at("ready")
+    tab.is_at("The run was cancelled.")
+    (run,) = thread.runs(instance)
+    assert instance.ended(run["runId"])["status"] == "aborted"
+    tab.send("echo 2")
+    tab.shows("echo 1; sleep 1000", "1\n", "echo 2", "2\n")
+    tab.is_at("ready")
+    assert tab.errors == other.errors == []
+    assert [run["status"] for run in thread.runs(instance)] == ["completed", "aborted"]
+
+
+def test_a_message_to_a_busy_thread_is_refused_and_the_page_says_so(
+    thread: Thread, gate: Gate, instance: Instance
+) -> None:
+    tab, other = thread.tab(), thread.tab()
+    tab.send(gate.script)
+    tab.shows(gate.script, gate.first_text)
+    other.send("echo 2")
+    other.wait_for("document.querySelector('output').textContent.includes('409')", True)
+    assert len(thread.runs(instance)) == 1
+    other.reload()
+    other.shows(gate.script, gate.first_text)
+    gate.open()
+    for each in (tab, other):
+        each.shows(gate.script, gate.text)
+        each.is_at("ready")
