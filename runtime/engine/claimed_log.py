@@ -17,7 +17,7 @@ from runtime.core.checkpoint import Checkpoint
 from runtime.core.open_items import OpenItems
 from runtime.core.ops import Claimed
 from runtime.engine.authority import repeat
-from runtime.errors import StoreError
+from runtime.errors import RunClaimLostError, StoreError
 from runtime.ports import LogPort
 
 
@@ -37,12 +37,13 @@ class ClaimedLog:
         self._claimed = claimed
 
     async def read(self, count: Callable[[], None] = _nothing) -> None:
-        """Read it, and `count` each page. Raises StoreError if the store holds less than the record says."""
+        """Read it, and `count` each page. Raises StoreError if the store holds less than the record says,
+        RunClaimLostError if that is since somebody newer drives a log whose end was lost (P10)."""
         claimed = self._claimed
         self.checkpoint = self._take(claimed.checkpoint)
         start = self.checkpoint.seq if self.checkpoint is not None else 0
         first = claimed.batches if start or claimed.checkpoint is None else []
-        async for page in pages(self._log, claimed.head.run_id, start, claimed.head.next_seq, first):
+        async for page in self._pages(start, claimed.head.next_seq, first):
             count()
             for batch in page:
                 self.open_items.feed(batch.chunks())
@@ -56,10 +57,21 @@ class ClaimedLog:
         """Return the batches of the journal band from the start, also those that `read` has passed over."""
         before: list[Batch] = []
         end = self.checkpoint.seq if self.checkpoint is not None else 0
-        async for page in pages(self._log, self._claimed.head.run_id, 0, end):
+        async for page in self._pages(0, end):
             count()
             before += [batch for batch in page if batch.band is Band.JOURNAL]
         return before + self.journal
+
+    async def _pages(self, start: int, end: int, first: list[Batch] | None = None) -> AsyncGenerator[list[Batch], None]:
+        run_id, epoch = self._claimed.head.run_id, self._claimed.head.driver_epoch
+        try:
+            async for page in pages(self._log, run_id, start, end, first):
+                yield page
+        except StoreError:
+            record = await repeat(lambda: self._log.record(run_id))
+            if record is not None and record[0].driver_epoch != epoch:
+                raise RunClaimLostError(run_id, epoch, record[0].driver_epoch) from None
+            raise
 
     def _take(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
         """Return the checkpoint if what it says of the log can be gone on with."""
