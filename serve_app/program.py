@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import click
 
 from runtime.errors import OutlastError
+from serve_app.commands.backup import backup, restore
 from serve_app.commands.cancel import cancel
 from serve_app.commands.doctor import doctor
 from serve_app.commands.exits import Exit, of_error
@@ -118,5 +119,5 @@ def cli() -> None:
     """Agent runs that outlast the browser tab, the driver process and the node."""
 
 
-for command in (serve, run, tail, ps, show, cancel, takeover, reap, stop, doctor):
+for command in (serve, run, tail, ps, show, cancel, takeover, reap, stop, backup, restore, doctor):
     cli.add_command(command)

@@ -50,8 +50,13 @@ def check_store_settings(settings: Settings) -> None:
 
 def prepare_store(settings: Settings) -> str:
     """Make the store, or bring an old one to this version; return the deployment id. Raises StoreRefused."""
-    mark = settings.data_path / "deployment"
+    mark = deployment_mark(settings)
     return (_prepare_postgres if is_postgres(settings) else _prepare_sqlite)(settings, mark)
+
+
+def deployment_mark(settings: Settings) -> Path:
+    """Return the file that says whose data directory it is."""
+    return settings.data_path / "deployment"
 
 
 def raise_generation(settings: Settings) -> int:

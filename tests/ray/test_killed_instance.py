@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+
 import pytest
-from instance import Instance
+from instance import OUTLAST, Instance
 from processes import command_line, kill, wait_dead
 from shell_runs import numbered, unique
 from waiting import wait_until
@@ -79,3 +82,44 @@ def test_sigterm_cuts_streams_in_mid_body_leaves_agents_and_the_next_serve_compl
     ]
     assert first["endedAt"] < second["claimedAt"]
     assert mortal.sandboxes() == []
+
+
+def test_a_backup_of_a_living_instance_is_restored_and_what_came_after_it_is_refused_then_told_again(
+    mortal: Instance, tmp_path: Path
+) -> None:
+    """The agent's journal lives, so its log is made again; its offsets of after the backup may name other chunks."""
+    run, ended, file = unique("backed-up"), unique("ended"), tmp_path / "the.backup"
+    if mortal.serve is None:  # by itself, without the tests before it
+        mortal.start()
+    with Watch(mortal, ended, numbered(3)) as whole:
+        whole.until_end()
+    with Watch(mortal, run, numbered(LINES)) as watch:
+        watch.until_lines(20)
+        _outlast(mortal, "backup", str(file))
+        kept = mortal.record(ended)["chunks"]
+        watch.until_lines(len(watch.lines) + 20)
+        assert mortal.stop() == 0
+        seen = len(watch.events)
+        _outlast(mortal, "restore", "--force", str(file))
+        mortal.start()
+        wait_until(lambda: watch.refusal, "the refusal of its last offset", 90)
+    assert watch.refusal is not None
+    assert watch.refusal[0] == 410, watch.refusal
+    assert "offset_gone" in watch.refusal[1]
+    assert mortal.ended(run, within_s=60)["status"] == "completed"
+    with Watch(mortal, run) as again:
+        again.until_end()
+    check_whole(again, LINES)
+    assert again.ids[0].partition("_")[0] != watch.ids[0].partition("_")[0]
+    assert again.events[:20] == watch.events[:20]
+    assert seen > 40
+    reader = mortal.http.get("/api/chat", params={"runId": ended, "offset": whole.ids[0]})
+    assert (reader.status_code, mortal.record(ended)["chunks"]) == (200, kept), "its offsets are good: it had ended"
+    with Watch(mortal, unique("after"), numbered(5)) as after:
+        after.until_end()
+    check_whole(after, 5)
+
+
+def _outlast(instance: Instance, *args: str) -> None:
+    done = subprocess.run([OUTLAST, *args], env=instance.env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

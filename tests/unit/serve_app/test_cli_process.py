@@ -73,7 +73,11 @@ def test_text_comes_while_the_run_goes_on(fake: FakeInstance, outlast: Outlast) 
     assert child.wait(timeout=20) == 0
 
 
-@pytest.mark.parametrize("command", [["--help"], ["ps"], ["tail", "r"], ["stop"]], ids=lambda command: command[0])
+@pytest.mark.parametrize(
+    "command",
+    [["--help"], ["ps"], ["tail", "r"], ["stop"], ["restore", "--check", "f"]],
+    ids=lambda command: command[0],
+)
 def test_no_command_but_serve_imports_what_is_heavy(
     fake: FakeInstance, outlast: Outlast, command: list[str], tmp_path: Path
 ) -> None:
