@@ -169,7 +169,7 @@ class _Filler:
             self._flush()
         except (psycopg.IntegrityError, psycopg.DataError) as error:
             raise StoreRefused(
-                f"The backup holds what this store may not hold ({str(error).splitlines()[0]}). Nothing was changed."
+                f"The backup holds what this store may not hold ({str(error).partition("\n")[0]}). Nothing was changed."
             ) from error
         return self._ordinal
 
