@@ -168,9 +168,8 @@ class _Filler:
                     self._add_batch(row)
             self._flush()
         except (psycopg.IntegrityError, psycopg.DataError) as error:
-            raise StoreRefused(
-                f"The backup holds what this store may not hold ({str(error).partition("\n")[0]}). Nothing was changed."
-            ) from error
+            said = str(error).partition("\n")[0]
+            raise StoreRefused(f"The backup holds what no store may hold ({said}). Nothing was changed.") from error
         return self._ordinal
 
     def _add_run(self, run: StoredRun) -> None:
