@@ -38,8 +38,8 @@
         ├── RayUnreachable
         └── DataDirRefused
 
-External delivery logs add theirs in `delivery/errors.py`, access over HTTP in `serve_app/tokens.py`, on the same
-branches.
+External delivery logs add theirs in `delivery/errors.py`, access over HTTP in `serve_app/tokens.py`, slow bodies in
+`serve_app/body.py`, on the same branches.
 
 Facts are fields, so that a handler never parses a message. Each class pickles (`__reduce__` on the root): Ray shows
 an error that does not unpickle as `UnserializableException`, and the fact would be lost. Which HTTP status a class

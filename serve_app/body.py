@@ -1,10 +1,11 @@
-"""Read a JSON body: its type is checked first, its size while it comes, its depth after.
+"""Read a JSON body: its type is checked first, its size and its time while it comes, its depth after.
 
 Only `application/json` (or `+json`) is taken: a page of another site cannot send that without asking first.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from typing import Any, NoReturn
@@ -12,10 +13,23 @@ from typing import Any, NoReturn
 import msgspec
 from starlette.requests import Request
 
-from runtime.errors import BodyTooLarge, InputInvalid, MediaTypeUnsupported
+from runtime.errors import BodyTooLarge, InputInvalid, MediaTypeUnsupported, RequestError
+from runtime.settings import Settings
 
 # Deeper than any message or JSON Schema that a person wrote, and far from what recursion in encoders and pickles bears.
 MAX_DEPTH = 100
+
+
+class BodyTooSlow(RequestError):
+    """The request body has not come within `OUTLAST_BODY_TIMEOUT_S`."""
+
+    code = "body_too_slow"
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(
+            f"The body did not come within {limit_s:g} s. Send it at once, or raise OUTLAST_BODY_TIMEOUT_S."
+        )
+        self.limit_s = limit_s
 
 
 def check_type(request: Request) -> None:
@@ -25,15 +39,24 @@ def check_type(request: Request) -> None:
         raise MediaTypeUnsupported("Send the body as JSON, with the header Content-Type: application/json.")
 
 
-async def read_object(request: Request, max_bytes: int) -> dict[str, Any]:
-    """Return the body, which must be a JSON object of at most `max_bytes`.
+async def read_object(request: Request, settings: Settings) -> dict[str, Any]:
+    """Return the body, which must be a JSON object, of at most MAX_BODY_BYTES, and here within BODY_TIMEOUT_S.
 
-    Raises MediaTypeUnsupported, BodyTooLarge, InputInvalid `json_invalid`, `body_invalid`."""
+    Raises MediaTypeUnsupported, BodyTooLarge, BodyTooSlow, InputInvalid `json_invalid`, `body_invalid`."""
     check_type(request)
-    value = decode(await _read(request, max_bytes))
+    value = decode(await _read_in_time(request, settings.max_body_bytes, settings.body_timeout_s))
     if not isinstance(value, dict):
         raise InputInvalid("The body must be a JSON object.", code="body_invalid")
     return value
+
+
+async def _read_in_time(request: Request, max_bytes: int, within_s: float) -> bytes:
+    """Return the body. Raises BodyTooLarge, BodyTooSlow: whoever sends a byte now and then keeps nobody's place."""
+    try:
+        async with asyncio.timeout(within_s):
+            return await _read(request, max_bytes)
+    except TimeoutError:
+        raise BodyTooSlow(within_s) from None
 
 
 async def _read(request: Request, max_bytes: int) -> bytes:

@@ -57,7 +57,7 @@ class Chat:
         check_type(request)
         if gateway.replica.draining.is_set():
             return gateway.stream(View("", requests.format_of(headers, ndjson), caller))
-        body = await read_object(request, gateway.settings.max_body_bytes)
+        body = await read_object(request, gateway.settings)
         if requests.last_event_id(headers) is not None:
             return await gateway.attach(requests.attach_of_post(headers, body, caller, ndjson=ndjson))
         start = requests.start_of(headers, body, caller, gateway.settings, gateway.harnesses, ndjson=ndjson)
@@ -137,7 +137,7 @@ class Chat:
 
     async def cancel(self, request: Request) -> Response:
         """Record that a run shall stop; 204 once that is durable, also if there is nothing to stop."""
-        body = await read_object(request, self._gateway.settings.max_body_bytes)
+        body = await read_object(request, self._gateway.settings)
         caller = caller_of(request)
         run_id = await self._run_to_cancel(caller, requests.check(schemas.CancelBody, body))
         self._gateway.check_caller(caller)

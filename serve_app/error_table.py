@@ -22,6 +22,7 @@ from runtime import errors
 from runtime.core import result
 from runtime.delivery import errors as delivery
 from serve_app import tokens
+from serve_app.body import BodyTooSlow
 
 log = logging.getLogger("outlast.gateway")
 
@@ -33,6 +34,7 @@ STATUS: dict[type[errors.OutlastError], int] = {
     errors.RunNotFound: 404,
     errors.ThreadNotFound: 404,
     result.WorkspaceNotFound: 404,
+    BodyTooSlow: 408,
     errors.RunExists: 409,
     errors.ThreadActive: 409,
     errors.RunEnded: 409,
@@ -110,7 +112,7 @@ def response(error: errors.OutlastError) -> JSONResponse:
         headers["Retry-After"] = str(retry_after_s(error))
     if isinstance(error, tokens.Unauthorized):
         headers["WWW-Authenticate"] = "Bearer" if error.code == "token_missing" else 'Bearer error="invalid_token"'
-    if isinstance(error, errors.BodyTooLarge):
+    if isinstance(error, errors.BodyTooLarge | BodyTooSlow):
         headers["Connection"] = "close"  # the rest of the body is not read
     if status == BUG:
         log.error("a request met an error that no request should meet", exc_info=error)

@@ -27,6 +27,7 @@ _WHY = {
     404: "Does not exist",
     409: "`run_exists`, `thread_active` or `run_ended`",
     410: "What is asked for is not kept any more; `code` says what",
+    408: "The body came too slowly",
     413: "The body, or what is asked for, is over the limit",
     415: "The body is not declared as JSON",
     429: "Too much at once; see Retry-After",
@@ -131,7 +132,7 @@ def start(suffix: str) -> Route:
     """Describe POST /api/chat."""
     answer = _stream("The run's chunks, until its log is closed", suffix)
     extra = {"parameters": [_RUN_HEADER, _EVENT_HEADER], "requestBody": _body(schemas.ChatBody)}
-    return _route(f"start{suffix}", 200, answer, (400, 404, 409, 410, 413, 415, 429), extra)
+    return _route(f"start{suffix}", 200, answer, (400, 404, 408, 409, 410, 413, 415, 429), extra)
 
 
 def attach(suffix: str) -> Route:
@@ -162,7 +163,7 @@ def active() -> Route:
 def cancel() -> Route:
     """Describe POST /api/chat/cancel."""
     answer = {"description": "Recorded, or nothing to stop"}
-    return _route("cancel", 204, answer, (400, 413, 415), {"requestBody": _body(schemas.CancelBody)})
+    return _route("cancel", 204, answer, (400, 408, 413, 415), {"requestBody": _body(schemas.CancelBody)})
 
 
 def runs() -> Route:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
@@ -231,3 +232,36 @@ def test_what_is_no_http_is_answered_or_dropped_and_harms_nobody(instance: Insta
         answer = sender.recv(4096)
     assert answer == b"" or answer.split()[1].startswith(b"4")
     assert instance.ready
+
+
+@pytest.mark.long
+@pytest.mark.timeout(150)
+def test_bodies_that_come_a_byte_at_a_time_are_408_and_hold_no_connection(instance: Instance) -> None:
+    head = b"POST /api/chat HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 65000\r\n"
+    with ExitStack() as stack:
+        lines = [stack.enter_context(socket.create_connection(("127.0.0.1", instance.port))) for _ in range(20)]
+        for line in lines:
+            line.sendall(head + f"X-Run-Id: {unique('slow')}\r\n\r\n".encode())
+            line.settimeout(0.05)
+        answers = dict.fromkeys(lines, b"")
+        open_lines = set(lines)
+
+        def all_closed() -> bool:
+            for line in list(open_lines):
+                try:
+                    line.send(b" ")
+                    answers[line] += (came := line.recv(65536))
+                except TimeoutError:
+                    continue
+                except OSError:
+                    came = b""
+                if not came:
+                    open_lines.discard(line)
+            return not open_lines
+
+        wait_until(all_closed, "the end of every connection", 90)
+        for answer in answers.values():
+            assert answer.startswith(b"HTTP/1.1 408 "), answer
+            assert b'"body_too_slow"' in answer
+    with Watch(instance, unique("after"), numbered(3)) as watch:
+        watch.until_end()

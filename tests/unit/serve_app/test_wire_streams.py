@@ -141,6 +141,26 @@ async def test_a_body_over_the_limit_is_refused_before_it_has_come(http: Any) ->
         assert b" 413 " in line.seen
 
 
+@both_parsers
+async def test_a_body_that_comes_too_slowly_is_refused_and_holds_nothing(http: Any) -> None:
+    async with world(body_timeout_s=0.3) as w, served(w.app, http) as wire:
+        line = await wire.line()
+        line.send(
+            b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nX-Run-Id: r-1\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 60000\r\n\r\n"
+        )
+
+        def refused() -> bool:
+            line.send(b" ")  # never a silence that a server's own bound on idle connections would notice
+            return b'"body_too_slow"' in line.seen
+
+        await until(refused, "a refusal")
+        assert b" 408 " in line.seen
+        assert b"connection: close" in line.seen
+        await line.closed()
+        assert await w.shard.real.record("r-1") is None
+
+
 async def test_a_connection_serves_on_after_a_refusal() -> None:
     async with world() as w, served(w.app) as wire:
         line = await wire.line()
