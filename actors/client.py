@@ -32,6 +32,7 @@ from runtime.core.ids import LOCAL_OWNER, START, Offset, Owner, RunId, ThreadId,
 from runtime.core.ops import Refusal, RequestCancel
 from runtime.core.record import CancelReason, to_wire
 from runtime.core.refusing import to_error
+from runtime.core.retention import LogPruned
 from runtime.delivery.own_runs import OwnRunStore
 from runtime.delivery.threads import OwnMessageStore
 from runtime.engine.admission import Options, create_op, find_harness
@@ -118,7 +119,8 @@ class Client:
     async def attach(self, run_id: str, offset: str = "-1") -> AsyncGenerator[tuple[str, CHUNK], None]:
         """Yield (offset after the chunk, chunk) past `offset`, until the log is closed.
 
-        Counts as a viewer meanwhile. Raises RunNotFound, InputInvalid `offset_invalid`, OffsetGone."""
+        Counts as a viewer meanwhile. Raises RunNotFound, InputInvalid `offset_invalid`, OffsetGone (LogPruned: the
+        log is not kept any more)."""
         parsed, key = Offset.parse(offset), self._key(run_id)
         with self._viewers.watching(key):
             if not await repeat(lambda: self._viewers.attach(key)):
@@ -128,6 +130,8 @@ class Client:
             generation, at = parsed if parsed is not None else await self._tail(key)
             while True:
                 reply, chunks = await self._read(key, at)
+                if reply.gone:
+                    raise await self._pruned(key)
                 if (generation, at) == START:
                     generation = reply.generation
                 if not Offset(generation, at).leads_into(reply.generation, reply.next):
@@ -137,6 +141,10 @@ class Client:
                     yield str(Offset(generation, at)), decode_chunk(data)
                 if reply.closed:
                     return
+
+    async def _pruned(self, run_id: str) -> OutlastError:
+        stored = await repeat(lambda: self._cluster.shard(run_id).record(run_id))
+        return RunNotFound(self._shown(run_id)) if stored is None else LogPruned(stored[0])
 
     async def _tail(self, run_id: str) -> Offset:
         stored = await repeat(lambda: self._cluster.shard(run_id).record(run_id))

@@ -125,6 +125,7 @@ FORWARDED = (
     "unfinished",
     "destroy_pending",
     "reapable",
+    "drop_log",
     "list_runs",
     "find_active",
     "list_thread",

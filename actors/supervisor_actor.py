@@ -35,10 +35,12 @@ from actors.nodes import Nodes  # noqa: E402
 from actors.shard_client import ShardClient  # noqa: E402
 from actors.shard_keeper import ShardKeeper  # noqa: E402
 from actors.warm import WarmWorkers  # noqa: E402
+from runtime.core.retention import Retention  # noqa: E402
 from runtime.engine import returning  # noqa: E402
 from runtime.engine.clock import SystemClock  # noqa: E402
 from runtime.engine.forever import forever  # noqa: E402
 from runtime.engine.leaving import leave  # noqa: E402
+from runtime.engine.pruning import Pruner  # noqa: E402
 from runtime.engine.reaping import Reaper  # noqa: E402
 from runtime.engine.supervisor import Supervisor  # noqa: E402
 from runtime.settings import Settings  # noqa: E402
@@ -72,6 +74,7 @@ class SupervisorActor:
         self._opening = asyncio.Lock()
         self._supervisor: Supervisor | None = None
         self._reaper: Reaper | None = None
+        self._pruner: Pruner | None = None
         known = self._known = providers(settings, deployment)
         errands = Errands(settings, deployment)
         self._nodes = Nodes(errands, hosts(known), settings.namespace)
@@ -119,7 +122,9 @@ class SupervisorActor:
         await supervisor.open()
         shard = partial(_shard_for, shards)
         orphans = returning.Orphans(shard, self._providers)
-        reaper = self._reaper = Reaper(supervisor, shards, shard, SystemClock(), orphans)
+        retention = Retention(settings.log_retention_s, settings.transcript_retention_s)
+        pruner = self._pruner = Pruner(supervisor, shards, SystemClock(), retention)
+        reaper = self._reaper = Reaper(supervisor, shards, shard, SystemClock(), orphans, pruner)
         works: dict[str, Callable[[], Awaitable[None]]] = {
             "giving back": partial(self._give_back, list(shards.values())),
             "reaping": partial(self._reap, reaper),
@@ -143,7 +148,7 @@ class SupervisorActor:
         await asyncio.sleep(self._settings.reap_interval_s)
 
     async def _reap(self, reaper: Reaper) -> None:
-        """End what nobody came back for, as often (P22)."""
+        """End what nobody came back for, and remove what is not kept any more, as often (P22)."""
         await reaper.sweep()
         await asyncio.sleep(self._settings.reap_interval_s)
 
@@ -265,6 +270,7 @@ class SupervisorActor:
             "reasons": dict(tally.reasons),
             "exhausted": tally.exhausted,
             "reaped": dict(self._reaper.counts) if self._reaper else {},
+            "pruned": dict(self._pruner.counts) if self._pruner else {},
         }
 
     async def _run_actors(self, supervisor: Supervisor) -> list[dict[str, Any]]:

@@ -87,6 +87,11 @@ class Store(Protocol):
 
         Raises ShardSuperseded, having written nothing, if `shard_epoch` is not the newest."""
 
+    def drop_log(self, run_id: str) -> int:
+        """Remove a bounded stretch from the end of a log that was given up (`PruneLog`), and return how many positions
+        are left: 0, it is all gone. Of another it removes nothing, and returns 0. Whoever is in the middle of it
+        finds its beginning whole, or nothing."""
+
     def raise_generation(self, now_ms: int, above: int = 0) -> int:
         """Say that acknowledged chunks are lost (P10): return the new generation, one past `above` at least.
 
@@ -189,6 +194,7 @@ class ReadReply(Struct, frozen=True, kw_only=True):
     tail_count: int = 0
     tail: bytes = b""
     generation: int = 0
+    gone: bool = False  # the log is not kept any more; nothing of it is in this reply
 
 
 class Due(Struct, frozen=True, kw_only=True):
@@ -217,7 +223,8 @@ class LogPort(Protocol):
         """Return the record as stored."""
 
     async def batches(self, run_id: str, after: int) -> list[Batch]:
-        """Return the next stored batches past `after`, a page of a few MB at most; empty at the end."""
+        """Return the next stored batches past `after`, a page of a few MB at most; empty at the end. Of a log
+        that is not kept any more, its beginning or nothing: ask `record` afterwards."""
 
 
 class ShardPort(LogPort, Protocol):
@@ -241,6 +248,9 @@ class ShardPort(LogPort, Protocol):
 
     async def reapable(self, stage: ReapStage, before_ms: int, limit: int) -> list[Head]:
         """Return the runs of this shard whose `stage` was due by then, longest due first."""
+
+    async def drop_log(self, run_id: str) -> int:
+        """Remove a stretch of a log that was given up; see `Store.drop_log`."""
 
     async def list_runs(self, query: RunQuery) -> RunPage:
         """Return one page of runs."""

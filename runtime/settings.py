@@ -15,6 +15,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from runtime.core.retention import Retention
 from runtime.errors import InputInvalid
 
 PREFIX = "OUTLAST_"
@@ -100,6 +101,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     reap_interval_s: Annotated[
         float, Meta(gt=0, description="How often the reaper looks: at runs nobody came back for, and at leftovers.")
     ] = 15.0
+    log_retention_s: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="How long the log of an ended run is kept; 0: for ever. Its transcript is kept beyond that.",
+        ),
+    ] = 30 * 86400
+    transcript_retention_s: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="How long the transcript of an ended run is kept, no shorter than its log; 0: for ever.",
+        ),
+    ] = 0
     sandbox_return_s: Annotated[int, Meta(ge=0, description="How long an unreachable sandbox is waited for.")] = 120
     max_runs: Annotated[
         int,
@@ -212,10 +227,12 @@ def load(env: Mapping[str, str] | None = None, **overrides: object) -> Settings:
         values[field] = text
     values.update({name: value for name, value in overrides.items() if value is not None})
     try:
-        return msgspec.convert(values, Settings, strict=False)
+        settings = msgspec.convert(values, Settings, strict=False)
     except msgspec.ValidationError as error:
         field = str(error).rpartition("$.")[2].rstrip("`")
         raise InputInvalid(f"{PREFIX}{field.upper()}: {error}", code="setting_invalid", field=field) from None
+    Retention(settings.log_retention_s, settings.transcript_retention_s)
+    return settings
 
 
 def _unknown(name: str, known: set[str]) -> InputInvalid:

@@ -12,6 +12,7 @@ from runtime.core.ids import ThreadId
 from runtime.core.ops import Create, Created, Done, Joined, Outcome, RequestCancel
 from runtime.core.record import CancelReason, Head
 from runtime.core.refusing import to_error
+from runtime.core.retention import LogPruned
 from runtime.errors import InputInvalid
 from serve_app import openapi, requests, schemas
 from serve_app.access import Caller, caller_of
@@ -101,6 +102,8 @@ class Chat:
         run_id = start.create.run_id
         if not isinstance(outcome, Created | Joined):
             raise to_error(outcome)  # type: ignore[arg-type]  # a Create has no other answer
+        if outcome.head.log_gone:
+            raise LogPruned(outcome.head)
         generation = outcome.head.generation
         known = accepted(generation) if isinstance(outcome, Created) else None
         view = View(run_id, start.format, start.caller, strict=start.strict, known=known, generation=generation)

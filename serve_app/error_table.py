@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from runtime import errors
-from runtime.core import result
+from runtime.core import result, retention
 from runtime.delivery import errors as delivery
 from serve_app import tokens
 from serve_app.body import BodyTooSlow
@@ -40,6 +40,7 @@ STATUS: dict[type[errors.OutlastError], int] = {
     errors.RunEnded: 409,
     errors.LogClosedError: 409,
     errors.OffsetGone: 410,
+    retention.LogPruned: 410,
     result.WorkspaceGone: 410,
     delivery.LogGone: 410,
     delivery.NoFirstChunk: 410,

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from actors.viewers import Viewers
 from runtime.core.ids import Offset
 from runtime.core.record import Head, RunSpec
+from runtime.core.retention import LogPruned
 from runtime.errors import OffsetGone, OutlastError, RunNotFound, TooMany
 from runtime.ports import Cluster, Harness, ShardPort
 from runtime.settings import Settings
@@ -179,6 +180,8 @@ class Gateway:
             self.tell("ensure", head.run_id, self.cluster.supervisor().ensure)
         position = head.next_seq if attach.offset is None else _position(attach.offset, head)
         view.generation = head.generation
+        if head.log_gone and not (attach.may_be_empty and position == head.next_seq):
+            raise LogPruned(head)
         if not head.closed or position < head.next_seq:
             return position
         if attach.may_be_empty:

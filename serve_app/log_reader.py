@@ -103,7 +103,7 @@ class LogReader:
         self._shard_epoch = reply.shard_epoch
         if self.generation is None and reply.known:
             self.generation = reply.generation
-        if not reply.known or reply.next < after or reply.generation != self.generation:
+        if not reply.known or reply.gone or reply.next < after or reply.generation != self.generation:
             self.gone = True
             raise LogGone(f"run {self._run_id} has no position {after} of generation {self.generation}")
         return reply

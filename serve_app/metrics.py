@@ -71,6 +71,10 @@ class Metrics:
             for outcome, count in sorted(self._supervisor.get("reaped", {}).items()):
                 reaped.add_metric([outcome], float(count))
             yield reaped
+            pruned = CounterMetricFamily("outlast_pruned", "What was removed as too old to be kept.", labels=["what"])
+            for what, count in sorted(self._supervisor.get("pruned", {}).items()):
+                pruned.add_metric([what], float(count))
+            yield pruned
             yield SummaryMetricFamily(
                 "outlast_takeover_seconds",
                 "From finding a driver gone to its successor's claim.",

@@ -156,6 +156,13 @@ class ReapedRun(_Out):
     error: str | None
 
 
+class Pruned(_Out):
+    """How many logs and transcripts a sweep removed, or would, since they are not kept any more."""
+
+    logs: int
+    transcripts: int
+
+
 class ReapReport(_Out):
     """One sweep: `outcomes` has the count of every outcome, `runs` a line for each run that was looked at."""
 
@@ -164,6 +171,7 @@ class ReapReport(_Out):
     considered: int
     outcomes: dict[str, int]
     runs: list[ReapedRun]
+    pruned: Pruned
     failures: list[str]
     orphans: int
     kept: dict[str, str]

@@ -51,7 +51,8 @@ class View(Protocol):
 class Decision(Struct, frozen=True, kw_only=True):
     """The answer, and what the transaction writes for it: nothing, for a refusal. `heads` in this order and before
     `created`, since the one-active-run index is checked row by row. `stderr` and `transcript` are the first head's
-    run's; `checkpoint` takes the place of its run's, and with `ended`, that of the first head's run is removed."""
+    run's; `checkpoint` takes the place of its run's. Of the first head's run, `ended` removes the checkpoint, and
+    `forgotten` the transcript and stderr."""
 
     outcome: Outcome
     created: tuple[Head, RunSpec] | None = None
@@ -62,3 +63,4 @@ class Decision(Struct, frozen=True, kw_only=True):
     supervisor: SupervisorRow | None = None
     checkpoint: Checkpoint | None = None
     ended: bool = False
+    forgotten: bool = False

@@ -37,7 +37,7 @@ from runtime.core.ops import (
     RequestCancel,
     RequestHandover,
 )
-from runtime.core.reap_ops import Account, Expire
+from runtime.core.reap_ops import Account, Expire, Forget, LogDropped, PruneLog
 
 
 def decide(view: View, op: Op, now_ms: int) -> Decision:
@@ -61,5 +61,5 @@ def decide(view: View, op: Op, now_ms: int) -> Decision:
             return intending.open_supervisor(view, op)
         case Assign():
             return intending.assign(view, op, now_ms)
-        case Expire() | Account():
+        case Expire() | Account() | PruneLog() | LogDropped() | Forget():
             return reaping.reap(view, op, now_ms)

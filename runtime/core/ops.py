@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from runtime.core.batch import Batch
 from runtime.core.checkpoint import Checkpoint
-from runtime.core.reap_ops import Account, Expire
+from runtime.core.reap_ops import ReapOp
 from runtime.core.record import (
     CancelReason,
     Claimant,
@@ -158,8 +158,7 @@ Op = (
     | Detach
     | OpenSupervisor
     | Assign
-    | Expire
-    | Account
+    | ReapOp
 )
 
 

@@ -13,6 +13,8 @@ class ReapStage(StrEnum):
     EXPIRE = "expire"
     ACCOUNT = "account"
     PRUNE = "prune"
+    DROP = "drop"
+    FORGET = "forget"
 
 
 class Expire(Struct, frozen=True, kw_only=True, tag=True):
@@ -29,3 +31,31 @@ class Account(Struct, frozen=True, kw_only=True, tag=True):
 
     run_id: str
     supervisor_epoch: int
+
+
+class PruneLog(Struct, frozen=True, kw_only=True, tag=True):
+    """Give up the log of a run that ended no later than `ended_before` (UTC ms), and whose transcript is kept: from now
+    on nobody is served from it, and `Store.drop_log` may remove it. Unchanged: it is not due, or was given up."""
+
+    run_id: str
+    supervisor_epoch: int
+    ended_before: int
+
+
+class LogDropped(Struct, frozen=True, kw_only=True, tag=True):
+    """Nothing is left of a log that was given up. Unchanged: that is known, or it was not given up."""
+
+    run_id: str
+    supervisor_epoch: int
+
+
+class Forget(Struct, frozen=True, kw_only=True, tag=True):
+    """Remove what a run said that ended no later than `ended_before`; of one without a transcript, give up the log,
+    which is the only copy. The record stays. Unchanged: it is not due, or has nothing left."""
+
+    run_id: str
+    supervisor_epoch: int
+    ended_before: int
+
+
+ReapOp = Expire | Account | PruneLog | LogDropped | Forget

@@ -2,7 +2,12 @@
 
     EXPIRE     it goes on, detached:        at `detachedSince` + its own TTL; never where it has none
     ACCOUNT    it has ended, detached:      once its sandbox is given back, the report names it, once
-    PRUNE      it has ended:                its log is kept for as long as the retention says
+    PRUNE      it has ended:                its log is given up when the retention of logs is over
+    DROP       its log was given up:        that is removed, piece by piece (`Store.drop_log`)
+    FORGET     its transcript is all, or
+               its log is the only copy:    that goes when the retention of transcripts is over; the record stays
+
+Retentions are settings, so what is due under the last three is the run's end; whoever asks knows how long that lasts.
 
 A store keeps (stage, due) beside each run, so that a sweep looks only at what is due. `detachedSince` is never cleared
 here: that is the viewer's act (P20). Whether somebody watches is not in the store: the shard asks its viewers in the
@@ -14,31 +19,59 @@ from __future__ import annotations
 from runtime.core.decision import Decision, View
 from runtime.core.heads import stale, with_cancel
 from runtime.core.ops import Done, UnknownRun
-from runtime.core.reap_ops import Account, Expire, ReapStage
-from runtime.core.record import CancelReason, Head, Reaped
+from runtime.core.reap_ops import Account, Expire, Forget, LogDropped, PruneLog, ReapOp, ReapStage
+from runtime.core.record import CancelReason, Head, Kept, Reaped
 
 
 def due(head: Head) -> tuple[ReapStage, int] | None:
     """Return what is next, and the UTC ms at which it is due; None for a run that the reaper has nothing to do with."""
     if head.status.terminal:
-        unwatched = head.detached_since is not None and head.reaped is None
-        return ReapStage.ACCOUNT if unwatched else ReapStage.PRUNE, head.finished_at or head.created_at
+        stage = _stage_of_ended(head)
+        return None if stage is None else (stage, head.finished_at or head.created_at)
     if head.cancel_requested or head.detached_since is None or head.detached_ttl_s is None:
         return None
     return ReapStage.EXPIRE, head.detached_since + head.detached_ttl_s * 1000
 
 
-def reap(view: View, op: Expire | Account, now_ms: int) -> Decision:
+def _stage_of_ended(head: Head) -> ReapStage | None:
+    if head.detached_since is not None and head.reaped is None:
+        return ReapStage.ACCOUNT
+    match head.kept:
+        case Kept.LOG:
+            return ReapStage.PRUNE if head.transcript else ReapStage.FORGET
+        case Kept.DROPPING:
+            return ReapStage.DROP
+        case Kept.TRANSCRIPT:
+            return ReapStage.FORGET
+        case Kept.RECORD:
+            return None
+
+
+def reap(view: View, op: ReapOp, now_ms: int) -> Decision:
     """Decide one of the reaper's operations, under the supervisor's epoch (P6)."""
     if (refusal := stale(view, op.supervisor_epoch)) is not None:
         return Decision(outcome=refusal)
     head = view.head(op.run_id)
     if head is None:
         return Decision(outcome=UnknownRun(run_id=op.run_id))
-    changed = expired(head, now_ms) if isinstance(op, Expire) else accounted(head)
+    changed = _changed(head, op, now_ms)
     if changed is None:
         return Decision(outcome=Done(head=head, changed=False))
-    return Decision(outcome=Done(head=changed), heads=(changed,))
+    return Decision(outcome=Done(head=changed), heads=(changed,), forgotten=changed.kept is Kept.RECORD)
+
+
+def _changed(head: Head, op: ReapOp, now_ms: int) -> Head | None:
+    match op:
+        case Expire():
+            return expired(head, now_ms)
+        case Account():
+            return accounted(head)
+        case PruneLog():
+            return pruned(head, ReapStage.PRUNE, op.ended_before)
+        case LogDropped():
+            return pruned(head, ReapStage.DROP, now_ms)
+        case Forget():
+            return pruned(head, ReapStage.FORGET, op.ended_before)
 
 
 def expired(head: Head, now_ms: int) -> Head | None:
@@ -60,3 +93,15 @@ def accounted(head: Head) -> Head | None:
 def became(head: Head) -> Reaped:
     """Return what became of a run that has ended while nobody watched."""
     return Reaped.EXPIRED if head.cancel_reason is CancelReason.DETACHED_EXPIRED else Reaped.FINALIZED
+
+
+def pruned(head: Head, stage: ReapStage, ended_before: int) -> Head | None:
+    """Return the head with what comes after `stage`; None if that is not its stage, or it ended later.
+
+    Nothing goes that is the only copy before its time: a log without a transcript is kept as long as transcripts."""
+    next_ = due(head)
+    if next_ is None or next_[0] is not stage or (stage is not ReapStage.DROP and next_[1] > ended_before):
+        return None
+    if head.kept is Kept.LOG:
+        return head.with_(kept=Kept.DROPPING)
+    return head.with_(kept=Kept.TRANSCRIPT if stage is ReapStage.DROP and head.transcript else Kept.RECORD)

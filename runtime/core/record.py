@@ -87,6 +87,15 @@ class Reaped(StrEnum):
     EXPIRED = "expired"  # nobody came back within its TTL
 
 
+class Kept(StrEnum):
+    """How much is left of a run that has ended: less and less, as retentions pass. The record stays."""
+
+    LOG = "log"  # all of it
+    DROPPING = "dropping"  # its log is nobody's to read any more, and is being removed
+    TRANSCRIPT = "transcript"  # what it said (`core/transcript.py`)
+    RECORD = "record"  # that it was
+
+
 class OnDisconnect(StrEnum):
     """What the last viewer's leaving means, chosen when the run starts (I6)."""
 
@@ -237,6 +246,13 @@ class Head(Struct, frozen=True, kw_only=True):
     claims: tuple[Claim, ...] = ()
     version: int = 0
     generation: int = 0  # of its offsets (P10)
+    transcript: bool = False  # one is stored with its ending; of what earlier versions stored it is not known
+    kept: Kept = Kept.LOG
+
+    @property
+    def log_gone(self) -> bool:
+        """True if nobody is served from the log any more: its retention is over."""
+        return self.kept is not Kept.LOG
 
     @property
     def active(self) -> bool:
@@ -286,6 +302,7 @@ def to_wire(head: Head, spec: RunSpec, *, claims: bool, refusals: Sequence[Refus
         "owner": head.owner,
         "chunks": head.next_seq,
         "closed": head.closed,
+        "kept": _told(head).value,
         "attemptsWithoutProgress": head.attempts_without_progress,
     }
     if claims:
@@ -297,6 +314,13 @@ def to_wire(head: Head, spec: RunSpec, *, claims: bool, refusals: Sequence[Refus
     return record
 
 
+def _told(head: Head) -> Kept:
+    """Return what of a run can be asked for: that a log is not removed to its end yet is nobody's matter."""
+    if head.kept is not Kept.DROPPING:
+        return head.kept
+    return Kept.TRANSCRIPT if head.transcript else Kept.RECORD
+
+
 __all__ = [
     "TRANSITIONS",
     "CancelReason",
@@ -306,6 +330,7 @@ __all__ = [
     "Claimant",
     "FinishMark",
     "Head",
+    "Kept",
     "Launch",
     "Limits",
     "OnDisconnect",

@@ -100,6 +100,7 @@ def finish(view: View, op: Finish, now_ms: int) -> Decision:
         usage=op.usage if op.usage is not None else head.usage,
         queued=False,
         destroy_pending=op.destroy_pending,
+        transcript=head.transcript or op.transcript is not None,
     )
     ended = ended.with_(claims=end_last_claim(ended.claims, now_ms, ClaimEnd.FINISHED))
     unqueued = _next_of_thread(view, head) if op.status.terminal else None

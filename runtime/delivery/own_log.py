@@ -35,7 +35,7 @@ from runtime.core.ops import (
 from runtime.core.record import RunError, Status
 from runtime.core.refusing import to_error
 from runtime.delivery.durability import Entry
-from runtime.delivery.errors import RunDriverPipeOutsideClaimError
+from runtime.delivery.errors import LogGone, RunDriverPipeOutsideClaimError
 from runtime.engine.authority import Authority, repeat
 from runtime.engine.claimed_log import pages
 from runtime.engine.finishing import aborted, build_finish, failed
@@ -46,6 +46,7 @@ from runtime.ports import LogPort
 T = TypeVar("T")
 
 PARK_S = 20.0
+NOT_KEPT = "is not kept any more"
 
 
 class OwnLog:
@@ -86,6 +87,8 @@ class OwnLog:
             reply = await repeat(lambda at=at: self._log.read(self.run_id, at, PARK_S, inline=True))  # type: ignore[misc]
             if not reply.known:
                 raise RunNotFound(self.run_id)
+            if reply.gone:
+                raise LogGone(self.run_id, NOT_KEPT)
             if generation is None:
                 generation = reply.generation
             if not Offset(generation, at).leads_into(reply.generation, reply.next):
@@ -98,12 +101,15 @@ class OwnLog:
                 return
 
     async def snapshot(self) -> list[Entry]:
-        """Return everything stored now, page by page."""
+        """Return everything stored now, page by page. Raises LogGone for a log that is not kept any more."""
         found = await repeat(lambda: self._log.record(self.run_id))
         if found is None:
             return []
         found_pages = pages(self._log, self.run_id, 0, found[0].next_seq)
         chunks = [chunk async for page in found_pages for batch in page for chunk in batch.chunks()]
+        found = await repeat(lambda: self._log.record(self.run_id))
+        if found is None or found[0].log_gone:
+            raise LogGone(self.run_id, NOT_KEPT)
         generation = found[0].generation
         return [Entry(str(Offset(generation, position)), chunk) for position, chunk in enumerate(chunks, 1)]
 

@@ -1,4 +1,4 @@
-"""What is asked of a shard and answered by its store alone, without its memory: lists, and what ended runs left."""
+"""What is asked of a shard and done by its store alone, without its memory: lists, and what ended runs left."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runtime.ports import RunPage, RunQuery, Store
 
 
 class Questions:
-    """The part of `ports.ShardPort` that reads the store, each question on an OS thread that may wait."""
+    """The part of `ports.ShardPort` that asks the store, each question on an OS thread that may wait."""
 
     def __init__(self, store: Store, shard: int, threads: Threads) -> None:
         self._store = store
@@ -29,6 +29,10 @@ class Questions:
     async def reapable(self, stage: ReapStage, before_ms: int, limit: int) -> list[Head]:
         """Return the runs whose `stage` was due by then, longest due first."""
         return await self._threads.read(lambda: self._store.list_reapable(self._shard, stage, before_ms, limit))
+
+    async def drop_log(self, run_id: str) -> int:
+        """Remove a stretch of a log that was given up; return how many positions are left."""
+        return await self._threads.write(lambda: self._store.drop_log(run_id))
 
     async def list_runs(self, query: RunQuery) -> RunPage:
         """Return one page of runs."""

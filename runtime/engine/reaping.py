@@ -7,6 +7,7 @@ One sweep looks at what the stores say is due (`core/reaping.py`), each run on i
                until the run has ended
     account    the outcome is written on the record, once, when the run holds nothing any more; and counted
     give back  `engine/returning.py`
+    prune      `engine/pruning.py`
 
 What an outcome says comes from the record alone. That an agent has finished is known from its exit record, by its
 driver: a detached run has a driver like every other (I7), so nothing here reads a journal or guesses. A sweep never
@@ -27,6 +28,7 @@ from runtime.core.reap_ops import Account, Expire, ReapStage
 from runtime.core.reaping import became, due
 from runtime.core.record import CancelReason, Head, Struct
 from runtime.engine.authority import repeat
+from runtime.engine.pruning import Pruned, Pruner
 from runtime.engine.returning import Orphans
 from runtime.engine.supervisor import Supervisor
 from runtime.errors import OutlastError
@@ -74,6 +76,7 @@ class Report(Struct, frozen=True, kw_only=True):
     considered: int
     outcomes: dict[str, int]
     runs: list[ReapedRun]
+    pruned: Pruned
     failures: list[str]
     orphans: int  # sandboxes destroyed that were nobody's, since the supervisor began
     kept: dict[str, str]  # sandboxes that are nobody's known one and were left, and why
@@ -89,6 +92,7 @@ class Reaper:
         shard_of: Callable[[str], ShardPort],
         clock: Clock,
         orphans: Orphans,
+        pruner: Pruner,
     ) -> None:
         self.counts: Counter[str] = Counter()  # of what is not merely going on, since this supervisor began
         self.last: Report | None = None
@@ -97,21 +101,15 @@ class Reaper:
         self._shard = shard_of
         self._clock = clock
         self._orphans = orphans
+        self._pruner = pruner
 
     async def sweep(self, *, dry_run: bool = False, budget_s: float = RUN_BUDGET_S) -> Report:
         """Look at what is due once, and return what came of it within about `budget_s`. `dry_run`: look only."""
         at = self._clock.wall_ms()
         failures: list[str] = []
-        listed = await asyncio.gather(*(self._listed(number, at, failures) for number in self._shards))
-        works = [
-            self._guarded(head, work, budget_s)
-            for detached, ended in listed
-            for head, work in [
-                *((head, self._expired(head, at, budget_s, dry_run=dry_run)) for head in detached),
-                *((head, self._told(head, dry_run=dry_run)) for head in ended),
-            ]
-        ]
-        found = [one for one in await asyncio.gather(*works) if one is not None]
+        found, pruned = await asyncio.gather(
+            self._look(at, failures, budget_s, dry_run=dry_run), self._pruner.turn(failures, dry_run=dry_run)
+        )
         counts = Counter(one.outcome.value for one in found)
         if not dry_run:
             self.counts.update({name: n for name, n in counts.items() if name != ReapOutcome.PRODUCING})
@@ -122,12 +120,26 @@ class Reaper:
             considered=len(found),
             outcomes=outcomes,
             runs=found,
+            pruned=pruned,
             failures=failures,
             orphans=self._orphans.ended,
             kept={key: why.value for key, why in self._orphans.kept.items()},
         )
         self.last = report
         return report
+
+    async def _look(self, at: int, failures: list[str], budget_s: float, *, dry_run: bool) -> list[ReapedRun]:
+        """Look at each run that nobody came back for, all at once."""
+        listed = await asyncio.gather(*(self._listed(number, at, failures) for number in self._shards))
+        works = [
+            self._guarded(head, work, budget_s)
+            for detached, ended in listed
+            for head, work in [
+                *((head, self._expired(head, at, budget_s, dry_run=dry_run)) for head in detached),
+                *((head, self._told(head, dry_run=dry_run)) for head in ended),
+            ]
+        ]
+        return [one for one in await asyncio.gather(*works) if one is not None]
 
     async def _listed(self, number: int, at: int, failures: list[str]) -> tuple[list[Head], list[Head]]:
         """Return the detached runs of a shard, the longest due first, and those that have ended untold."""

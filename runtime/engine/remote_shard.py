@@ -98,6 +98,11 @@ class RemoteShard(ABC):
         heads: list[Head] = await self._call("reapable", stage, before_ms, limit)
         return heads
 
+    async def drop_log(self, run_id: str) -> int:
+        """See ports.ShardPort."""
+        left: int = await self._call("drop_log", run_id)
+        return left
+
     async def list_runs(self, query: RunQuery) -> RunPage:
         """See ports.ShardPort."""
         page: RunPage = await self._call("list_runs", query)

@@ -229,8 +229,8 @@ class Shard(Questions):
         if tail.head is not None and after > tail.head.next_seq:
             tail = await self._look_up(run_id, tail)  # a reader may have it from the store, or from a later incarnation
         head = tail.head
-        if head is None:
-            return ReadReply(shard_epoch=self.epoch, known=False, start=after, next=0, closed=False)
+        if head is None or head.log_gone:
+            return tail.nothing(self.epoch, after)
         if after == head.next_seq and not head.closed and wait_s > 0:
             await tail.wait(min(wait_s, MAX_PARK_S))
         if inline and tail.head is not None and after < tail.head.next_seq:

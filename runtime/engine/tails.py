@@ -71,6 +71,11 @@ class Tail:
         """Return the generation of what is held (P10)."""
         return 0 if self.head is None else self.head.generation
 
+    @property
+    def log_gone(self) -> bool:
+        """Return whether the log is not kept any more."""
+        return self.head is not None and self.head.log_gone
+
     def adopt(self, head: Head) -> None:
         """Take a head as stored, unless a newer one is known; wake readers if the log's end moved.
 
@@ -86,6 +91,8 @@ class Tail:
         if known is not None and known.version >= head.version:
             return
         self.head = head
+        if head.log_gone:
+            self._hold_nothing()
         if known is None or known.next_seq != head.next_seq or known.closed != head.closed:
             self.wake()
 
@@ -128,6 +135,8 @@ class Tail:
 
     def seal(self, sealed: Sealed) -> None:
         """Replace a stretch by its segment. No segment lies within another, so their ends are in order too."""
+        if self.log_gone:
+            return
         if not any(known.start <= sealed.start and sealed.end <= known.end for known in self.sealed):
             self.sealed = [
                 known for known in self.sealed if not (sealed.start <= known.start and known.end <= sealed.end)
@@ -146,6 +155,19 @@ class Tail:
         self.sealed = [known for known in self.sealed if not known.start <= after < known.end]
 
     # --- reading ---
+
+    def nothing(self, shard_epoch: int, after: int) -> ReadReply:
+        """Return the reply of a run that is unknown, or whose log is not kept any more."""
+        known = self.head is not None
+        return ReadReply(
+            shard_epoch=shard_epoch,
+            known=known,
+            start=after,
+            next=0,
+            closed=known,
+            generation=self.generation,
+            gone=known,
+        )
 
     def reply(self, shard_epoch: int, after: int) -> ReadReply | None:
         """Return what memory holds past `after`: segments, then tail; None if the stretch is cold."""

@@ -44,7 +44,12 @@ async def thread_runs(runs: Runs, shard_of: Callable[[str], ShardPort], ask: Ask
 
 
 async def _so_far(head: Head, shard: ShardPort, ask: Asking, max_bytes: int) -> Transcript:
-    """Return what a log says as it is now: of one over `max_bytes` about as much of its end."""
+    """Return what a log says as it is now: of one over `max_bytes` about as much of its end, of one that is not kept
+    any more nothing."""
+    if head.log_gone:
+        return Transcript()
     left_out = max(0, head.log_bytes - max_bytes)
     begin = head.next_seq * left_out // max(1, head.log_bytes)
-    return await told(lambda after: ask(lambda: shard.batches(head.run_id, after)), begin, head.next_seq)
+    said = await told(lambda after: ask(lambda: shard.batches(head.run_id, after)), begin, head.next_seq)
+    now = await ask(lambda: shard.record(head.run_id))
+    return said if now is not None and not now[0].log_gone else Transcript()

@@ -243,8 +243,8 @@ class _Log:
 
     @property
     def whole(self) -> bool:
-        """Return whether it is as long as its record says. Of a run that has ended, it may have been given up."""
-        return self.next_seq == self.head.next_seq or (self.head.status.terminal and self.next_seq < self.head.next_seq)
+        """Return whether it is as long as its record says; of one that was given up, its beginning."""
+        return self.next_seq == self.head.next_seq or (self.head.log_gone and self.next_seq < self.head.next_seq)
 
 
 def _check_end(backup: Backup, log: _Log | None) -> None:

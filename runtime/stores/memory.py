@@ -20,12 +20,14 @@ from runtime.core.generations import next_epoch, next_generation
 from runtime.core.machine import decide
 from runtime.core.ops import Op, Outcome
 from runtime.core.reap_ops import ReapStage
-from runtime.core.record import Head, RunSpec, Status
+from runtime.core.record import Head, Kept, RunSpec, Status
 from runtime.errors import ShardSuperseded, StoreRefused
 from runtime.ports import RunPage, RunQuery
 from runtime.stores.defect import unstorable
 from runtime.stores.memory_tables import Tables, Transaction
 from runtime.stores.paging import decode_cursor, encode_cursor, page_limit
+
+DROP_BATCHES = 2  # of a log that is removed, at once: few, so that tests see it in between
 
 # When the hook is called. It raises StoreUnavailable or StoreFull or returns. Raised at `*.before`, nothing is written;
 # at `*.after`, everything is and the answer is lost.
@@ -69,6 +71,16 @@ class MemoryStore:
             view.merge()
         self._fault("commit.after")
         return answers
+
+    def drop_log(self, run_id: str) -> int:
+        """Remove the end of a log that was given up; return how many positions are left."""
+        self._fault("commit.before")
+        with self._lock:
+            head = self._tables.heads.get(run_id)
+            given_up = head is not None and head.kept is Kept.DROPPING
+            left = self._tables.drop_end(run_id, DROP_BATCHES) if given_up else 0
+        self._fault("commit.after")
+        return left
 
     def raise_generation(self, now_ms: int, above: int = 0) -> int:
         """Say that acknowledged chunks are lost, and supersede everybody (P10); return the new generation."""

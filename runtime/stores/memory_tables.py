@@ -43,6 +43,15 @@ class Tables:
         for run_id in self.open_runs:
             self.heads[run_id] = raised(self.heads[run_id], generation)
 
+    def drop_end(self, run_id: str, batches: int) -> int:
+        """Remove the newest `batches` of a log; return how many positions are left."""
+        log = self.logs.get(run_id, [])
+        for batch in log[-batches:]:
+            if batch.key is not None:
+                del self.keys[run_id, batch.key]
+        left = self.logs[run_id] = log[:-batches]
+        return left[-1].next_seq if left else 0
+
 
 class Transaction:
     """A `View` of `tables` with its own writes on top."""
@@ -56,6 +65,7 @@ class Transaction:
         self._stderr: dict[str, bytes] = {}
         self._transcripts: dict[str, bytes] = {}
         self._checkpoints: dict[str, Checkpoint | None] = {}
+        self._forgotten: set[str] = set()
         self._supervisor: SupervisorRow | None = None
 
     def head(self, run_id: str) -> Head | None:
@@ -131,6 +141,8 @@ class Transaction:
             self._checkpoints[decision.checkpoint.run_id] = decision.checkpoint
         if decision.ended:
             self._checkpoints[decision.heads[0].run_id] = None
+        if decision.forgotten:
+            self._forgotten.add(decision.heads[0].run_id)
         if decision.supervisor is not None:
             self._supervisor = decision.supervisor
 
@@ -150,6 +162,9 @@ class Transaction:
                 tables.keys[batch.run_id, batch.key] = batch
         tables.stderr.update(self._stderr)
         tables.transcripts.update(self._transcripts)
+        for run_id in self._forgotten:
+            tables.stderr.pop(run_id, None)
+            tables.transcripts.pop(run_id, None)
         for run_id, checkpoint in self._checkpoints.items():
             if checkpoint is None:
                 tables.checkpoints.pop(run_id, None)

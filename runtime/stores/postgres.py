@@ -38,6 +38,9 @@ from runtime.stores.postgres_view import PostgresView
 
 # Each turn that finds another's write lets that other go on, so more than a few are a sign of something else.
 TURNS = 10
+# Of a log that is removed, at once: a commit waits for no more than that.
+DROP_BATCHES = 1024
+DROP_BYTES = 8 << 20
 
 
 class PostgresStore(PostgresReading):
@@ -106,6 +109,15 @@ class PostgresStore(PostgresReading):
             return raise_generation(self.address, now_ms, above)
         except psycopg.Error as error:
             raise self.address.store_error(error) from error
+
+    def drop_log(self, run_id: str) -> int:
+        """Remove the end of a log that was given up; return how many positions are left."""
+        with self._write_lock:
+            try:
+                return int(_only(self._writing().execute(sql.DROP_END, (run_id, DROP_BATCHES, DROP_BYTES)))[0])
+            except psycopg.Error as error:
+                self._drop_writer()
+                raise self.address.store_error(error) from error
 
     def check(self) -> Mapping[str, Any]:
         """Return facts for `doctor` and `/readyz`."""

@@ -69,7 +69,7 @@ PARAMETERS: Final = (
     ("new_versions", "bigint[]"),
     ("new_heads", "bytea[]"),
     ("new_specs", "bytea[]"),
-    # ... batches, ends of stderr, transcripts, checkpoints (NULL: none any more), and the supervisor (-1: stays).
+    # ... batches, ends of stderr, transcripts, checkpoints (of these, NULL: none any more), the supervisor (-1: stays).
     ("batch_runs", "text[]"),
     ("batch_seqs", "bigint[]"),
     ("batch_ns", "bigint[]"),
@@ -195,14 +195,20 @@ BEGIN
     IF cardinality(stderr_runs) > 0 THEN
         INSERT INTO outlast.stderr (run, tail)
         SELECT r.ordinal, s.tail FROM unnest(stderr_runs, stderr_tails) AS s(run_id, tail)
-        LEFT JOIN outlast.run AS r USING (run_id)
+        LEFT JOIN outlast.run AS r USING (run_id) WHERE s.tail IS NOT NULL
         ON CONFLICT (run) DO UPDATE SET tail = excluded.tail;
+        DELETE FROM outlast.stderr WHERE run IN (
+            SELECT r.ordinal FROM unnest(stderr_runs, stderr_tails) AS s(run_id, tail)
+            JOIN outlast.run AS r USING (run_id) WHERE s.tail IS NULL);
     END IF;
     IF cardinality(transcript_runs) > 0 THEN
         INSERT INTO outlast.transcript (run, stored)
         SELECT r.ordinal, t.stored FROM unnest(transcript_runs, transcripts) AS t(run_id, stored)
-        LEFT JOIN outlast.run AS r USING (run_id)
+        LEFT JOIN outlast.run AS r USING (run_id) WHERE t.stored IS NOT NULL
         ON CONFLICT (run) DO UPDATE SET stored = excluded.stored;
+        DELETE FROM outlast.transcript WHERE run IN (
+            SELECT r.ordinal FROM unnest(transcript_runs, transcripts) AS t(run_id, stored)
+            JOIN outlast.run AS r USING (run_id) WHERE t.stored IS NULL);
     END IF;
     IF cardinality(mark_runs) > 0 THEN
         INSERT INTO outlast.checkpoint (run, stored)

@@ -143,6 +143,15 @@ MIGRATIONS: Final = (
         "how many runs an owner has, among what a commit rests on",
         (postgres_function.REMOVE, postgres_function.CREATE),
     ),
+    Migration(
+        7,
+        "logs and transcripts are kept for a time of their own",
+        (
+            # Heads of before do not say whether there is a transcript: their logs are kept as if there was none.
+            "UPDATE outlast.run SET reap_stage = 'forget' WHERE reap_stage = 'prune'",
+            postgres_function.CREATE,
+        ),
+    ),
 )
 SCHEMA_VERSION: Final = MIGRATIONS[-1].version
 
@@ -223,6 +232,16 @@ LIST_BATCHES: Final = f"""WITH page AS (
     SELECT {_BATCH} FROM page JOIN outlast.batch USING (run)
     WHERE seq >= page.first AND seq <= outlast.page_end(page.run, page.first, %(max_bytes)s)
     ORDER BY seq"""
+# Remove the newest batches of a log that was given up, so many and about so many bytes; answers how many positions are
+# left. Looks at no data.
+DROP_END: Final = """WITH newest AS (
+        SELECT b.run, b.seq, length(b.data) AS bytes FROM outlast.run AS r JOIN outlast.batch AS b ON b.run = r.ordinal
+        WHERE r.run_id = %s AND r.reap_stage = 'drop' ORDER BY b.seq DESC LIMIT %s),
+    summed AS (SELECT run, seq, sum(bytes) OVER (ORDER BY seq DESC) - bytes AS after FROM newest),
+    dropped AS (
+        DELETE FROM outlast.batch AS b USING summed AS s WHERE b.run = s.run AND b.seq = s.seq AND s.after < %s
+        RETURNING b.seq)
+    SELECT coalesce(min(seq), 0) FROM dropped"""
 COUNT_RUNS: Final = "SELECT count(*) FROM outlast.run"
 
 

@@ -49,8 +49,8 @@ class PostgresView:
         self._heads: dict[str, bytes] = {}
         self._specs: dict[str, bytes] = {}
         self._batches: list[tuple[Batch, bytes | None]] = []
-        self._stderr: dict[str, bytes] = {}
-        self._transcripts: dict[str, bytes] = {}
+        self._stderr: dict[str, bytes | None] = {}
+        self._transcripts: dict[str, bytes | None] = {}
         self._checkpoints: dict[str, bytes | None] = {}
 
     def prefetch(self, ops: Sequence[Op]) -> None:
@@ -178,6 +178,8 @@ class PostgresView:
             self._checkpoints[mark.run_id] = stored_mark
         if decision.ended:
             self._checkpoints[decision.heads[0].run_id] = None
+        if decision.forgotten:
+            self._stderr[decision.heads[0].run_id] = self._transcripts[decision.heads[0].run_id] = None
         if decision.supervisor is not None:
             _refuse_text(decision.supervisor.claimant)
             self.supervisor_row = decision.supervisor

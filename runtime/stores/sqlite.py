@@ -35,6 +35,7 @@ from runtime.stores import sqlite_schema as sql
 from runtime.stores.defect import unstorable
 from runtime.stores.opener import end_predecessor, forget_opener, write_opener
 from runtime.stores.sqlite_connection import connect, keep_freed_memory, of_the_operation, to_store_error
+from runtime.stores.sqlite_dropping import DROPPED_WAL_BYTES, drop_end
 from runtime.stores.sqlite_loss import falls_short, raise_generation
 from runtime.stores.sqlite_mark import Mark, Reached, read_mark
 from runtime.stores.sqlite_reading import SqliteReading
@@ -137,6 +138,17 @@ class SqliteStore(SqliteReading):
                 self._mark.write(Reached(self._generation, shard_epoch, *last))
             self._checkpoint(connection)
             return outcomes
+
+    def drop_log(self, run_id: str) -> int:
+        """Remove the end of a log that was given up; return how many positions are left."""
+        with self._write_lock:
+            connection = self._writing()
+            self._still_there()
+            with self._transaction(connection):
+                left = drop_end(connection, run_id)
+            self._wal_bytes += DROPPED_WAL_BYTES
+            self._checkpoint(connection)
+            return left
 
     def check(self) -> Mapping[str, Any]:
         """Return facts for `doctor` and `/readyz`. Raises StoreUnavailable, also if the file was replaced."""

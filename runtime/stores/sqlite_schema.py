@@ -112,6 +112,12 @@ MIGRATIONS: Final = (
                 FROM run WHERE terminal = 1""",
         ),
     ),
+    Migration(
+        7,
+        "logs are kept for a time of their own",
+        # Heads of before do not say whether there is a transcript: their logs are kept as if there was none.
+        ("UPDATE reap SET stage = 'forget' WHERE stage = 'prune'",),
+    ),
 )
 SCHEMA_VERSION: Final = MIGRATIONS[-1].version
 
@@ -211,6 +217,14 @@ REMOVE_DESTROY_PENDING: Final = "DELETE FROM destroy_pending WHERE run = ?"
 # What the reaper does next about a run, and from when on (P22); or nothing.
 WRITE_REAP: Final = "INSERT OR REPLACE INTO reap (run, stage, due) VALUES (?, ?, ?)"
 REMOVE_REAP: Final = "DELETE FROM reap WHERE run = ?"
+# What a run said goes when its time is over.
+REMOVE_STDERR: Final = "DELETE FROM stderr WHERE run = ?"
+REMOVE_TRANSCRIPT: Final = "DELETE FROM transcript WHERE run = ?"
+# The newest batches of a log that was given up, and their removal.
+READ_GIVEN_UP: Final = """SELECT ordinal FROM run JOIN reap ON reap.run = ordinal
+    WHERE run_id = ? AND reap.stage = 'drop'"""
+LIST_NEWEST: Final = "SELECT seq, length(data) FROM batch WHERE run = ? ORDER BY seq DESC LIMIT ?"
+DROP_FROM: Final = "DELETE FROM batch WHERE run = ? AND seq >= ?"
 WRITE_SUPERVISOR: Final = "UPDATE supervisor SET epoch = ?, claimant = ?"
 
 # --- what readers ask ------------------------------------------------------------------------------------------

@@ -100,6 +100,10 @@ class SqliteView:
             self._write_checkpoint(decision.checkpoint)
         if decision.ended:
             self._execute(sql.REMOVE_CHECKPOINT, (self._ordinals[decision.heads[0].run_id],))
+        if decision.forgotten:
+            ordinal = self._ordinals[decision.heads[0].run_id]
+            self._execute(sql.REMOVE_STDERR, (ordinal,))
+            self._execute(sql.REMOVE_TRANSCRIPT, (ordinal,))
         if decision.supervisor is not None:
             self._execute(sql.WRITE_SUPERVISOR, (decision.supervisor.epoch, decision.supervisor.claimant))
 

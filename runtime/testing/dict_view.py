@@ -102,6 +102,9 @@ class DictView:
             self.checkpoints[decision.checkpoint.run_id] = decision.checkpoint
         if decision.ended:
             self.checkpoints.pop(decision.heads[0].run_id, None)
+        if decision.forgotten:
+            self.tails.pop(decision.heads[0].run_id, None)
+            self.transcripts.pop(decision.heads[0].run_id, None)
         if decision.supervisor is not None:
             self.supervisor_row = decision.supervisor
 

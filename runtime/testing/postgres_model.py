@@ -28,7 +28,7 @@ from runtime.stores.postgres_loss import RAISE
 from runtime.testing.postgres_rows import Query, Rows, Values
 from runtime.testing.postgres_tables import Tables
 
-WRITES = frozenset({CALL, sql.TAKE_SHARD})
+WRITES = frozenset({CALL, sql.TAKE_SHARD, sql.DROP_END})
 
 
 class Fate(Enum):

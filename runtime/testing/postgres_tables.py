@@ -22,6 +22,8 @@ from runtime.stores.postgres_function import CALL, HUGE
 from runtime.stores.postgres_loss import LIST_OPEN, RAISE, READ_HISTORY
 from runtime.testing.postgres_rows import FIRST_HISTORY, Locks, Query, Row, Rows, Values
 
+DROPPED_AT_ONCE = 2  # of a log that is removed: few, so that others see it in between
+
 
 class Tables:
     """What is committed. `answer` runs one statement."""
@@ -66,6 +68,7 @@ class Tables:
             sql.LIST_CHANGED: self._list_changed,
             sql.LIST_DESTROY_PENDING: lambda values: _heads(row for row in self._of_shard(*values) if row.to_destroy),
             sql.LIST_REAPABLE: self._list_reapable,
+            sql.DROP_END: self._drop_end,
             sql.READ_STDERR: lambda values: [(self.stderr[run],) for run in values if run in self.stderr],
             sql.READ_TRANSCRIPT: lambda values: [(self.transcripts[run],) for run in values if run in self.transcripts],
             sql.READ_CHECKPOINT: lambda values: [(self.marks[run],) for run in values if run in self.marks],
@@ -194,6 +197,15 @@ class Tables:
         if stage == "account":
             rows = [row for row in rows if not row.to_destroy]
         return _heads(sorted(rows, key=lambda row: (row.reap[1], row.ordinal))[:limit])
+
+    def _drop_end(self, values: Values) -> Rows:
+        run_id, most, _ = values
+        given_up = any(row.reap[0] == "drop" for row in self._named(run_id))
+        batches = self.batches.get(run_id, {}) if given_up else {}
+        newest = sorted(batches)[-min(most, DROPPED_AT_ONCE) :]
+        for seq in newest:
+            del batches[seq]
+        return [(min(newest, default=0),)]
 
     def _list_batches(self, values: Values) -> Rows:
         size = 0
@@ -344,15 +356,19 @@ def write_rows(tables: Tables, group: Mapping[str, Any]) -> None:
     parts = ("seqs", "ns", "epochs", "bands", "firsts", "keys", "ends", "data")
     for run_id, seq, *rest in _columns(group, "batch_runs", *(f"batch_{part}" for part in parts)):
         tables.batches.setdefault(run_id, {})[seq] = (seq, *rest)
-    tables.stderr.update(_columns(group, "stderr_runs", "stderr_tails"))
-    tables.transcripts.update(_columns(group, "transcript_runs", "transcripts"))
-    for run_id, mark in _columns(group, "mark_runs", "marks"):
-        if mark is None:
-            tables.marks.pop(run_id, None)
-        else:
-            tables.marks[run_id] = mark
+    _replace(tables.stderr, _columns(group, "stderr_runs", "stderr_tails"))
+    _replace(tables.transcripts, _columns(group, "transcript_runs", "transcripts"))
+    _replace(tables.marks, _columns(group, "mark_runs", "marks"))
     if group["supervisor_epoch"] >= 0:
         tables.supervisor = group["supervisor_epoch"], group["supervisor_claimant"]
+
+
+def _replace(rows: dict[str, bytes], columns: Iterable[tuple[Any, ...]]) -> None:
+    for run_id, stored in columns:
+        if stored is None:
+            rows.pop(run_id, None)
+        else:
+            rows[run_id] = stored
 
 
 def _columns(group: Mapping[str, Any], *names: str) -> Iterable[tuple[Any, ...]]:

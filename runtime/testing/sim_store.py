@@ -209,6 +209,11 @@ class WatchedStore:
         self._trouble.strike_after()
         return outcomes
 
+    def drop_log(self, run_id: str) -> int:
+        """See ports.Store."""
+        self._trouble.strike(self._trouble.reading)
+        return self.inner.drop_log(run_id)
+
     def raise_generation(self, now_ms: int, above: int = 0) -> int:
         """See ports.Store."""
         return self.inner.raise_generation(now_ms, above)

@@ -9,6 +9,8 @@ from typing import Any
 
 from runtime.core.ids import shard_of
 from runtime.core.record import Claimant
+from runtime.core.retention import Retention
+from runtime.engine.pruning import Pruner
 from runtime.engine.reaping import Reaper, Report
 from runtime.engine.returning import Orphans, give_back
 from runtime.engine.supervisor import Supervisor
@@ -109,7 +111,9 @@ class SimSupervisors:
             await asyncio.sleep(self._settings.reap_interval_s)
 
     async def _reap_forever(self, office: Office) -> None:
-        reaper = Reaper(office.supervisor, office.shards, office.shard, self._loop, office.orphans)
+        retention = Retention(self._settings.log_retention_s, self._settings.transcript_retention_s)
+        pruner = Pruner(office.supervisor, office.shards, self._loop, retention)
+        reaper = Reaper(office.supervisor, office.shards, office.shard, self._loop, office.orphans, pruner)
         while True:
             office.reports.append(await reaper.sweep(budget_s=BUDGET_S))
             await asyncio.sleep(self._settings.reap_interval_s)

@@ -29,6 +29,7 @@ from runtime.testing.store_cases.creating import CreateCases
 from runtime.testing.store_cases.finishing import FinishCases
 from runtime.testing.store_cases.intending import IntentCases
 from runtime.testing.store_cases.losing import LossCases
+from runtime.testing.store_cases.pruning import PruneCases
 from runtime.testing.store_cases.reading import ReadCases
 from runtime.testing.store_cases.reaping import ReapCases
 from runtime.testing.store_cases.resuming import ResumeCases
@@ -48,6 +49,7 @@ class StoreKit(
     IntentCases,
     LossCases,
     ReapCases,
+    PruneCases,
     ShardCases,
     ReadCases,
 ):

@@ -43,6 +43,9 @@ class ModelRun:
     idle_claims: int = 0  # since something was stored
     stderr: bytes | None = None
     transcript: bytes | None = None
+    told: bool = False  # a transcript came with an ending
+    kept: str = "log"
+    dropped: bool = False  # nothing of the log is there any more
     checkpoint: Facts | None = None  # epoch, seq, state
 
     def holds_thread(self) -> bool:
@@ -62,6 +65,8 @@ class ModelRun:
             "log_bytes": sum(map(len, self.chunks)) + sum(len(batch["chunks"]) - 1 for batch in self.stored),
             "detached_since": self.detached,
             "reaped": self.reaped,
+            "transcript": self.told,
+            "kept": self.kept,
             "handover_epoch": self.handover,
             "launch": self.launch,
             "sandbox_key": self.key,
@@ -141,7 +146,7 @@ class StoreModel:
             return "UnknownRun", {}
         if epoch == 0 or epoch != run.epoch:
             return "Superseded", {"held_epoch": epoch, "current_epoch": run.epoch}
-        for old in run.stored:
+        for old in [] if run.dropped else run.stored:
             if batch["key"] is not None and batch["key"] == old["key"]:
                 return "Appended", {"repeat": True, "seq": old["seq"]}
             if batch["key"] is None and old == {**batch, "seq": seq, "epoch": epoch}:
@@ -205,7 +210,7 @@ class StoreModel:
         if stderr or run.stderr is None:
             run.stderr = stderr
         if transcript is not None:
-            run.transcript = transcript
+            run.transcript, run.told = transcript, True
         run.checkpoint = None
         had_thread = run.holds_thread()
         run.status, run.closed, run.queued, run.ending = ending["status"], True, False, ending
@@ -266,13 +271,38 @@ class StoreModel:
         run.reaped = "expired" if run.cancel == "detached_expired" else "finalized"
         return "Done", {"changed": True}
 
+    def prune(self, run_id: str, supervisor: int, what: str, before: int) -> tuple[str, Facts]:
+        """Answer whoever removes what is too old: of the stage `what`, if the run ended no later than `before`."""
+        if supervisor == 0 or supervisor != self.supervisor:
+            return "SupervisorStale", {"current_epoch": self.supervisor}
+        run = self.runs.get(run_id)
+        if run is None:
+            return "UnknownRun", {}
+        if run.status not in ENDED or self._stage(run) != what or (what != "drop" and run.finished > before):
+            return "Done", {"changed": False}
+        if what == "prune" or run.kept == "log":
+            run.kept = "dropping"
+        elif what == "drop" and run.told:
+            run.kept = "transcript"
+        else:
+            run.kept, run.transcript, run.stderr = "record", None, None
+        return "Done", {"changed": True}
+
+    def _stage(self, run: ModelRun) -> str | None:
+        """Return what is next about a run that has ended."""
+        if run.detached is not None and run.reaped is None:
+            return "account"
+        after = {"log": "prune" if run.told else "forget", "dropping": "drop", "transcript": "forget"}
+        return after.get(run.kept)
+
     def reapable(self, ttl_ms: int) -> dict[str, list[str]]:
         """Return what is to be done about which runs, longest due first."""
-        due: dict[str, list[tuple[int, int, str]]] = {"expire": [], "account": [], "prune": []}
+        names = "expire", "account", "prune", "drop", "forget"
+        due: dict[str, list[tuple[int, int, str]]] = {name: [] for name in names}
         for place, run in enumerate(self.runs.values()):
             if run.status in ENDED:
-                stage = "account" if run.detached is not None and run.reaped is None else "prune"
-                due[stage].append((run.finished, place, run.run_id))
+                if (stage := self._stage(run)) is not None:
+                    due[stage].append((run.finished, place, run.run_id))
             elif run.cancel is None and run.detached is not None:
                 due["expire"].append((run.detached + ttl_ms, place, run.run_id))
         return {stage: [run_id for _, _, run_id in sorted(found)] for stage, found in due.items()}

@@ -30,7 +30,7 @@ from runtime.core.ops import (
     RequestCancel,
     RequestHandover,
 )
-from runtime.core.reap_ops import Account, Expire
+from runtime.core.reap_ops import Account, Expire, Forget, LogDropped, PruneLog
 from runtime.core.record import CancelReason, ClaimReason, Launch, Limits, Status
 from runtime.errors import ShardSuperseded
 from runtime.ports import Store
@@ -277,6 +277,32 @@ class StoreMachine(RuleBasedStateMachine):
         """Account for a run that ended unwatched."""
         supervisor = max(0, self.model.supervisor + back)
         self._ask(Account(run_id=run_id, supervisor_epoch=supervisor), self.model.account(run_id, supervisor))
+
+    @rule(
+        run_id=RUNS,
+        back=NEAR,
+        kind=st.sampled_from([("prune", PruneLog), ("prune", PruneLog), ("forget", Forget)]),
+        before=st.sampled_from([0, 1000, 1 << 40]),
+    )
+    def prune(self, run_id: str, back: int, kind: tuple[str, type[PruneLog | Forget]], before: int) -> None:
+        """Give up what is too old."""
+        supervisor, (stage, op) = max(0, self.model.supervisor + back), kind
+        asked = op(run_id=run_id, supervisor_epoch=supervisor, ended_before=before)
+        self._ask(asked, self.model.prune(run_id, supervisor, stage, before))
+
+    @precondition(lambda self: not self.group)
+    @rule(run_id=RUNS)
+    def drop(self, run_id: str) -> None:
+        """Remove a log that was given up, to its end; of another, nothing."""
+        run = self.model.runs.get(run_id)
+        if run is None or run.kept != "dropping":
+            self.store.drop_log(run_id)
+            return
+        while self.store.drop_log(run_id):
+            pass
+        run.dropped = True
+        op = LogDropped(run_id=run_id, supervisor_epoch=self.model.supervisor)
+        self._ask(op, self.model.prune(run_id, self.model.supervisor, "drop", 0))
 
     # --- what must always be true ----------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from serve_app.http_client import Instance
 @with_instance
 def reap(instance: Instance, dry_run: bool, as_json: bool) -> int:
     """Sweep once, as the instance does by itself every OUTLAST_REAP_INTERVAL_S: end the runs that nobody came back for
-    in their time, and tell what became of those that ended while nobody watched."""
+    in their time, tell what became of those that ended while nobody watched, and remove what is not kept any more."""
     report = instance.ask("POST", "/api/reap", params={"dryRun": "true" if dry_run else "false"})
     if as_json:
         click.echo(json.dumps(report, ensure_ascii=False).encode(errors="replace"))
@@ -38,5 +38,8 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
     counts = [f"{count} {outcome}" for outcome, count in report["outcomes"].items() if count]
     would = ", only looked" if report["dryRun"] else ""
     yield f"{report['considered']} detached runs{would}: {', '.join(counts) or 'nothing to do'}"
+    pruned = [f"{count} {what}" for what, count in report["pruned"].items() if count]
+    if pruned:
+        yield f"{'to remove' if report['dryRun'] else 'removed'}, too old to be kept: {', '.join(pruned)}"
     yield from (f"kept {key}: {why}" for key, why in report["kept"].items())
     yield from (f"left out: {failure}" for failure in report["failures"])

@@ -45,7 +45,7 @@ from runtime.core.ops import (
     TooManyRuns,
     UnknownRun,
 )
-from runtime.core.reap_ops import Account, Expire
+from runtime.core.reap_ops import Account, Expire, Forget, LogDropped, PruneLog
 from runtime.core.record import TRANSITIONS, ClaimReason, Limits, Status
 from runtime.errors import OutlastError
 from runtime.testing.dict_view import DictView
@@ -149,6 +149,10 @@ def _expire(supervisor: int = 1) -> Expire:
 
 def _account(supervisor: int = 1) -> Account:
     return Account(run_id=RUN, supervisor_epoch=supervisor)
+
+
+def _prune(kind: type[PruneLog | Forget], supervisor: int = 1) -> PruneLog | Forget:
+    return kind(run_id=RUN, supervisor_epoch=supervisor, ended_before=9)
 
 
 State = Callable[[DictView], None]
@@ -284,6 +288,15 @@ TABLE: list[tuple[State, Op, type[object]]] = [
     # the reaper
     (_empty, _expire(0), SupervisorStale),
     (_empty, _account(0), SupervisorStale),
+    # what is too old
+    (_empty, _prune(PruneLog, 0), SupervisorStale),
+    (_empty, _prune(Forget, 0), SupervisorStale),
+    (_empty, LogDropped(run_id=RUN, supervisor_epoch=0), SupervisorStale),
+    (_created, PruneLog(run_id="nobody", supervisor_epoch=1, ended_before=9), UnknownRun),
+    (_created, _prune(PruneLog), Done),
+    (_ended, _prune(PruneLog), Done),
+    (_ended, _prune(Forget), Done),
+    (_ended, LogDropped(run_id=RUN, supervisor_epoch=1), Done),
     (_created, Expire(run_id="nobody", supervisor_epoch=1), UnknownRun),
     (_created, Account(run_id="nobody", supervisor_epoch=1), UnknownRun),
     (_created, _expire(), Done),

@@ -40,6 +40,7 @@ from runtime.core.ops import Attach, Note, Op, RequestCancel
 from runtime.core.reap_ops import Expire, ReapStage
 from runtime.core.record import CancelReason, Limits, Reaped, Status, to_wire
 from runtime.engine import reaping
+from runtime.engine.pruning import Pruner
 from runtime.engine.reaping import Reaper, ReapOutcome
 from runtime.errors import StoreUnavailable
 from runtime.ports import ShardPort
@@ -349,12 +350,14 @@ def test_a_shard_that_does_not_say_holds_up_no_other() -> None:
                 await elapse(3600.0)
 
         both = {0: cast("ShardPort", yard.acts.shard), 1: cast("ShardPort", Hung())}
-        reaper = Reaper(yard.acts.supervisor, both, lambda _run_id: both[0], yard.acts.stage.loop, yard.orphans)
+        supervisor, clock = yard.acts.supervisor, yard.acts.stage.loop
+        pruner = Pruner(supervisor, both, clock, yard.retention)
+        reaper = Reaper(supervisor, both, lambda _run_id: both[0], clock, yard.orphans, pruner)
         begun = yard.acts.stage.loop.time()
         report = await reaper.sweep()
         assert yard.acts.stage.loop.time() - begun < 10.0
         assert told(report) == [(RUN, "producing", None)]
-        assert [failure.partition(" ")[0] for failure in report.failures] == ["log:1"]
+        assert [failure.partition(" ")[0] for failure in report.failures] == ["log:1"] * 2  # nor what is to be pruned
         await yard.close()
 
     play(1, acts())

@@ -10,7 +10,9 @@ from unit.engine.stage import RUN, create, finish
 
 from runtime.core.ops import Note
 from runtime.core.record import Limits, Status
+from runtime.core.retention import Retention
 from runtime.engine.concluding import DriveEnd
+from runtime.engine.pruning import Pruner
 from runtime.engine.reaping import Reaper, Report
 from runtime.engine.returning import Orphans
 from runtime.ports import ShardPort
@@ -25,10 +27,12 @@ class Yard:
     acts: Acts
     reaper: Reaper
     orphans: Orphans
+    pruner: Pruner
     replica: asyncio.Task[None]
 
     def __init__(self) -> None:
         self.number = 0
+        self.retention = Retention(0, 0)
 
     @classmethod
     async def open(cls, ttl_s: int | None = TTL_S, **how: Any) -> Yard:
@@ -46,7 +50,9 @@ class Yard:
     def another(self, shard: Any = None) -> Reaper:
         shard = cast("ShardPort", shard or self.acts.shard)
         self.orphans = Orphans(lambda _run_id: shard, {})
-        return Reaper(self.acts.supervisor, {0: shard}, lambda _run_id: shard, self.acts.stage.loop, self.orphans)
+        supervisor, shards, clock = self.acts.supervisor, {0: shard}, self.acts.stage.loop
+        self.pruner = Pruner(supervisor, shards, clock, self.retention)
+        return Reaper(supervisor, shards, lambda _run_id: shard, clock, self.orphans, self.pruner)
 
     async def _count(self) -> None:
         while True:

@@ -111,7 +111,7 @@ class NotingSupervisor:
         await self._note("reap", str(dry_run))
         run = {"runId": "r-1", "outcome": "expired", "status": "aborted", "exitCode": None, "error": None}
         facts = {"at": 7, "dryRun": dry_run, "considered": 1, "failures": [], "orphans": 0, "kept": {}}
-        return {**facts, "outcomes": {"expired": 1}, "runs": [run]}
+        return {**facts, "outcomes": {"expired": 1}, "runs": [run], "pruned": {"logs": 2, "transcripts": 0}}
 
     async def status(self) -> dict[str, Any]:
         if self.down:
@@ -123,6 +123,7 @@ class NotingSupervisor:
             "takeoverSeconds": 0.5,
             "reasons": {"driver_lost": 2},
             "reaped": {"expired": 1},
+            "pruned": {"log": 2},
         }
 
 

@@ -317,6 +317,7 @@ async def test_a_sweep_of_the_reaper_is_asked_for_and_told() -> None:
         assert (wrong.status, wrong.json()["error"]["code"]) == (400, "dry_run_invalid")
         lines = (await fetch(w.app, "GET", "/metrics")).body.decode().splitlines()
         assert 'outlast_reaped_total{outcome="expired"} 1.0' in lines
+        assert 'outlast_pruned_total{what="log"} 2.0' in lines
 
 
 async def test_openapi_describes_every_route_with_its_errors() -> None:

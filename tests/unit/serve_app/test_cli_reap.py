@@ -11,7 +11,15 @@ def _report(*runs: dict[str, Any], dry_run: bool = False, **facts: Any) -> dict[
     outcomes = {"finalized": 0, "expired": 0, "producing": 0}
     for run in runs:
         outcomes[run["outcome"]] += 1
-    return {"at": 1, "dryRun": dry_run, "considered": len(runs), "outcomes": outcomes, "runs": list(runs), **facts}
+    return {
+        "at": 1,
+        "dryRun": dry_run,
+        "considered": len(runs),
+        "outcomes": outcomes,
+        "runs": list(runs),
+        "pruned": {"logs": 0, "transcripts": 0},
+        **facts,
+    }
 
 
 def _run(run_id: str, outcome: str, **facts: Any) -> dict[str, Any]:
@@ -38,3 +46,10 @@ def test_each_run_has_a_line_and_the_last_one_counts_them() -> None:
 
 def test_a_look_says_that_it_was_one() -> None:
     assert list(lines(_report(dry_run=True, failures=[], kept={}))) == ["0 detached runs, only looked: nothing to do"]
+
+
+def test_what_was_too_old_to_be_kept_is_told() -> None:
+    report = _report(failures=[], kept={}, pruned={"logs": 2, "transcripts": 0})
+    assert list(lines(report))[-1] == "removed, too old to be kept: 2 logs"
+    report = _report(failures=[], kept={}, pruned={"logs": 1, "transcripts": 3}, dry_run=True)
+    assert list(lines(report))[-1] == "to remove, too old to be kept: 1 logs, 3 transcripts"
