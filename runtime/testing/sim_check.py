@@ -74,6 +74,7 @@ class Checker:
         self.breaches: list[str] = []
         self.trace: list[str] = []
         self.runs: dict[str, RunView] = {}
+        self._lost: dict[str, RunView] = {}  # that were created, and whose creation the store has lost
         self.supervisor_epoch = 0
         self.closed = False  # once judged: what ends now, ends because we end it
         self._loop = loop
@@ -106,11 +107,14 @@ class Checker:
         self.loss.until(generation)
         self.supervisor_epoch = supervisor_epoch
         self._checkpoints.forget()
-        for run_id, run in list(self.runs.items()):
+        known = self._lost | self.runs  # what an earlier copy had not, the next one may have
+        self.runs, self._lost = {}, {}
+        for run_id, run in known.items():
             head = self.loss.lost(run_id)
             if head is None:
-                del self.runs[run_id]
+                self._lost[run_id] = run
             else:
+                self.runs[run_id] = run
                 run.go_back(head)
 
     # --- commits ---
