@@ -27,13 +27,14 @@ from runtime.core.ops import (
     Superseded,
     SupervisorOpened,
 )
-from runtime.core.reap_ops import Account, Expire
+from runtime.core.reap_ops import Account, Expire, Forget, LogDropped, PruneLog
 from runtime.core.record import CancelReason, Head, OnDisconnect, RunSpec, Status
 from runtime.engine.viewers import VIEWER_TTL_S
 from runtime.ports import Pulse, Store
 from runtime.settings import Settings
 from runtime.testing.sim_loop import SimLoop
 from runtime.testing.sim_loss import LossCheck
+from runtime.testing.sim_pruning import PruneCheck
 from runtime.testing.sim_resuming import CheckpointCheck
 from runtime.testing.sim_telling import TranscriptCheck
 from runtime.testing.sim_world import World
@@ -90,6 +91,7 @@ class Checker:
         self._checkpoints = CheckpointCheck(store, world, self.breach)
         self.loss = LossCheck(store, self.breach)
         self._transcripts = TranscriptCheck(store, self.breach)
+        self.pruning = PruneCheck(loop, store, settings, self.breach)
 
     def write(self, text: str) -> None:
         """Write one line of the trace."""
@@ -107,6 +109,7 @@ class Checker:
         self.loss.until(generation)
         self.supervisor_epoch = supervisor_epoch
         self._checkpoints.forget()
+        self.pruning.went_back()
         known = self._lost | self.runs  # what an earlier copy had not, the next one may have
         self.runs, self._lost = {}, {}
         for run_id, run in known.items():
@@ -130,6 +133,7 @@ class Checker:
             self._decided(op, outcome)
             self._checkpoints.decided(op, outcome)
             self._transcripts.decided(op, outcome)
+            self.pruning.decided(op, outcome)
         self._checkpoints.committed()
         self._transcripts.committed()
 
@@ -165,6 +169,8 @@ class Checker:
             case Done(head=head, changed=True) if isinstance(op, Expire | Account):
                 self._by_the_newest(op.supervisor_epoch)
                 self._reaped(op, head)
+            case Done(changed=True) if isinstance(op, PruneLog | LogDropped | Forget):
+                self._by_the_newest(op.supervisor_epoch)
             case Assigned():
                 assert isinstance(op, Assign)
                 self._by_the_newest(op.supervisor_epoch)
@@ -278,6 +284,8 @@ class Checker:
         elif method == "submit" and hasattr(args[0], "run_id"):
             op = args[0]
             self._told(process, op.run_id, refused=isinstance(value, Superseded) and not isinstance(op, Assign))
+            if isinstance(op, PruneLog | Forget) and isinstance(value, Done):
+                self.pruning.heard(value.head, max(self._shard_epochs.values()))
             if isinstance(value, Appended | Finished) and not self.loss.may_be_lost(value.head):
                 self._acknowledged(op, value)
 

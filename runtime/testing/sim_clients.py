@@ -130,7 +130,7 @@ class Outside:
         counting = asyncio.create_task(self._count(name, run_id, shard))
         offsets = [0]
         session = Session(name, run_id, 0)
-        while not session.closed:
+        while not (session.closed or session.gone):
             start = offsets[-1] if self._loop.rng.randrange(3) else self._loop.rng.choice(offsets)
             session = Session(name, run_id, start, generation=session.generation if start else None)
             self.sessions.append(session)
@@ -172,8 +172,9 @@ class Outside:
         at = session.start
         generation = session.generation
         inline = False
-        while reads and not session.closed:
+        while reads and not (session.closed or session.gone):
             reads -= 1
+            given_up = self._checker.pruning.told.get(session.run_id)
             try:
                 reply = await shard.read(session.run_id, at, 5.0, inline)
             except StoreUnavailable:
@@ -192,6 +193,13 @@ class Outside:
                 offsets[:] = [0]
                 return
             generation = session.generation = reply.generation
+            if reply.gone:
+                session.gone = session.run_id in self._checker.pruning.ever
+                if not session.gone:
+                    self._checker.breach("retention", f"{session.run_id}: told as gone, and nobody gave it up")
+                continue
+            if given_up is not None and reply.shard_epoch >= given_up:
+                self._checker.breach("retention", f"{session.run_id}: served at {at} after it was given up")
             if reply.next < at:
                 name = "P10" if session.run_id in self._checker.loss.runs else "I3"
                 self._checker.breach(name, f"{session.run_id}: offset {at}, once given, is beyond the log's end")

@@ -72,6 +72,8 @@ class Plan:
     crossing: float  # share of the moments at which another shard's commit may come between, those at which one does
     store_slow_s: float
     losses: int = 0  # times at which the store loses its end
+    log_retention_s: int = 0  # 0: nothing is old enough to go
+    transcript_retention_s: int = 0
     posts: list[Post] = field(default_factory=list)
     scripts: dict[str, Script] = field(default_factory=dict)
 

@@ -12,8 +12,6 @@ from runtime.testing.sim_agent import translate
 from runtime.testing.sim_check import Checker
 from runtime.testing.sim_world import PREFIX, World
 
-EVERYTHING = 1 << 40
-
 
 @dataclass(slots=True)
 class Session:
@@ -24,6 +22,7 @@ class Session:
     start: int
     chunks: list[bytes] = field(default_factory=list)
     closed: bool = False
+    gone: bool = False  # it was told that the log is not kept any more
     generation: int | None = None  # once something was read
 
 
@@ -39,7 +38,8 @@ def judge(checker: Checker, store: Store, world: World, sessions: list[Session],
         if stored is None:
             checker.breach("I2", f"{run_id}: its record is gone")
             continue
-        batches = store.read_batches(run_id, 0, EVERYTHING)
+        batches = checker.pruning.log(run_id)
+        checker.pruning.judge(stored[0])
         logs[run_id] = [data for batch in batches for data in batch.chunks()]
         _judge_log(checker, stored[0], batches, logs[run_id])
         _judge_journal(checker, stored[0], batches, world)

@@ -82,6 +82,8 @@ def simulate(
         reap_interval_s=REAP_INTERVAL_S,
         takeover_attempts=plan.takeover_attempts,
         shards=plan.shards,
+        log_retention_s=plan.log_retention_s,
+        transcript_retention_s=plan.transcript_retention_s,
     )
     if make_store is None and not plan.postgres:
         make_store = MemoryStore

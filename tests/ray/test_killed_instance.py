@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -61,7 +64,9 @@ def test_a_kill_of_serve_alone_ends_the_instance_but_no_agent_and_the_next_serve
 
 
 def test_sigterm_cuts_streams_in_mid_body_leaves_agents_and_the_next_serve_completes_them(mortal: Instance) -> None:
-    run = unique("sigterm")
+    run, old = unique("sigterm"), unique("old")
+    with Watch(mortal, old, numbered(3)) as early:
+        early.until_end()
     with Watch(mortal, run, numbered(LINES)) as watch:
         watch.until_lines(20)
         assert mortal.stop() == 0
@@ -72,6 +77,7 @@ def test_sigterm_cuts_streams_in_mid_body_leaves_agents_and_the_next_serve_compl
         assert "1 run(s) go on without us" in mortal.said
         assert "Traceback" not in mortal.said
         assert not (mortal.data_dir / "instance.json").exists()
+        _age(mortal, old, days=40)
         mortal.start()
         watch.until_end(within_s=90)
     check_whole(watch, LINES)
@@ -82,6 +88,7 @@ def test_sigterm_cuts_streams_in_mid_body_leaves_agents_and_the_next_serve_compl
     ]
     assert first["endedAt"] < second["claimedAt"]
     assert mortal.sandboxes() == []
+    _only_what_it_said_is_kept(mortal, old, early)
 
 
 def test_a_backup_of_a_living_instance_is_restored_and_what_came_after_it_is_refused_then_told_again(
@@ -118,6 +125,38 @@ def test_a_backup_of_a_living_instance_is_restored_and_what_came_after_it_is_ref
     with Watch(mortal, unique("after"), numbered(5)) as after:
         after.until_end()
     check_whole(after, 5)
+
+
+def _age(stopped: Instance, run: str, days: int) -> None:
+    """Let a run have ended so many days earlier."""
+    earlier = days * 86_400_000
+    with closing(sqlite3.connect(stopped.data_dir / "outlast.sqlite")) as connection, connection:
+        row = connection.execute("SELECT ordinal, head FROM run WHERE run_id = ?", (run,)).fetchone()
+        head = json.loads(row[1])
+        head["finishedAt"] -= earlier
+        connection.execute("UPDATE run SET head = ? WHERE ordinal = ?", (json.dumps(head).encode(), row[0]))
+        connection.execute("UPDATE reap SET due = due - ? WHERE run = ?", (earlier, row[0]))
+
+
+def _only_what_it_said_is_kept(instance: Instance, run: str, before: Watch) -> None:
+    """A log that is older than its retention goes with the next sweep, and its transcript stays."""
+
+    def pruned() -> bool:
+        instance.http.post("/api/reap", timeout=40.0).raise_for_status()
+        return bool(instance.record(run)["kept"] == "transcript")
+
+    wait_until(pruned, "the log's removal", 60.0)
+    for offset in ("-1", before.ids[1]):
+        gone = instance.http.get("/api/chat", params={"runId": run, "offset": offset})
+        assert (gone.status_code, gone.json()["error"]["code"]) == (410, "offset_gone")
+    shown = instance.http.get("/api/chat", params={"threadId": instance.record(run)["threadId"]}).json()
+    assert [message["role"] for message in shown["messages"]] == ["user", "assistant"]
+    assert instance.metric('outlast_pruned_total{what="log"}') == 1.0
+    with closing(sqlite3.connect(instance.data_dir / "outlast.sqlite")) as connection:
+        left = connection.execute(
+            "SELECT count(*) FROM batch JOIN run ON run = ordinal WHERE run_id = ?", (run,)
+        ).fetchone()
+    assert left == (0,)
 
 
 def _outlast(instance: Instance, *args: str) -> None:
