@@ -27,7 +27,7 @@ class Chromium:
 
     def wait_ready(self) -> None:
         """Return once tabs can be opened."""
-        self._client.wait_for(lambda it: it.of("ready") or it.of("end"), "the browser", PATIENCE_S)
+        self._client.wait_for(lambda it: it.of("ready") or it.of("end"), "the browser", 2 * PATIENCE_S)
         assert self._client.of("end") == []
 
     def call(self, on: str, method: str, *args: Any, name: str | None = None) -> Any:
@@ -62,6 +62,7 @@ class Tab:
     def __init__(self, browser: Chromium, window: str, name: str, url: str) -> None:
         self.browser, self.name, self._url = browser, name, url
         browser.call(window, "newPage", name=name)
+        self.call("setDefaultTimeout", PATIENCE_S * 1000)
         self.open()
 
     def call(self, method: str, *args: Any) -> Any:

@@ -55,6 +55,10 @@ class CuttingProxy:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self.break_open()
+
+    def break_open(self) -> None:
+        """Break what is open."""
         for sock in list(self._open):
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import setup_node
-from chat_page import Thread, documented_page
+from chat_page import Thread, chat_page, stream_page
 from chromium import Chromium
 from instance import Instance
 
@@ -18,7 +18,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Instance,
     """Yield an instance, and a browser whose pages it allows."""
     port = free_port()
     instance = Instance(tmp_path_factory.mktemp("pages"), {"OUTLAST_ALLOWED_ORIGINS": f"http://127.0.0.1:{port}"})
-    pages = {"chat": documented_page(instance.url)}
+    pages = {
+        "chat": chat_page(),
+        "owned-chat": chat_page(("{ reconnect:", '{ credentials: "include", reconnect:')),
+        "stream": stream_page(),
+        "owned-stream": stream_page(("offset=-1`", "offset=-1`, { withCredentials: true }")),
+    }
     browser = Chromium(setup_node.prepare(), tmp_path_factory.mktemp("chromium"), port, pages)
     try:
         instance.start()
@@ -41,7 +46,7 @@ def instance(served: tuple[Instance, Chromium]) -> Instance:
 def thread(served: tuple[Instance, Chromium], instance: Instance) -> Iterator[Thread]:
     """Yield a thread of the test's own."""
     assert instance is served[0]
-    own = Thread(served[1])
+    own = Thread(served[1], instance.url)
     try:
         yield own
     finally:

@@ -3,6 +3,7 @@ origin."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ def test_stop_ends_the_run_in_every_tab_and_the_thread_goes_on(thread: Thread, i
     tab.shows("echo 1; sleep 1000", "1\n")
     other.reload()
     other.shows("echo 1; sleep 1000", "1\n")
-    other.stop()
+    other.press("Stop")
     other.is_at("ready")
     tab.is_at("The run was cancelled.")
     (run,) = thread.runs(instance)
@@ -68,3 +69,37 @@ def test_a_message_to_a_busy_thread_is_refused_and_the_page_says_so(
     for each in (tab, other):
         each.shows(gate.script, gate.text)
         each.is_at("ready")
+
+
+# Asks, unless it was answered; then says what it was told.
+ASKING = """
+import json, sys, uuid
+told = json.load(sys.stdin).get("resume")
+say = lambda **event: print(json.dumps(event))
+say(type="RUN_STARTED", runId="x", threadId="x")
+words = json.dumps(told[0]["payload"]) if told else "Well..."
+say(type="TEXT_MESSAGE_CONTENT", messageId=uuid.uuid4().hex, delta=words)
+asked = [{"id": "q-1", "reason": "confirmation", "message": "May I?"}]
+outcome = {"type": "success"} if told else {"type": "interrupt", "interrupts": asked}
+say(type="RUN_FINISHED", runId="x", threadId="x", outcome=outcome)
+"""
+QUESTIONS = "[...document.querySelectorAll('p')].map((item) => item.textContent)"
+
+
+def test_a_question_is_shown_after_a_reload_and_answered_there(thread: Thread, instance: Instance) -> None:
+    tab = thread.tab(harness="agui", command=[sys.executable, "-c", ASKING])
+    tab.send("Write it.")
+    tab.wait_for(QUESTIONS, ["May I?"])
+    tab.reload()
+    tab.wait_for(QUESTIONS, ["May I?"])
+    tab.shows("Write it.", "Well...")
+    tab.press("Yes")
+    answered = ("Write it.", "Well...", '{"approved": true}')
+    tab.shows(*answered)
+    tab.wait_for(QUESTIONS, [])
+    tab.is_at("ready")
+    tab.reload()
+    tab.shows(*answered)
+    tab.wait_for(QUESTIONS, [])
+    assert tab.errors == []
+    assert [run["status"] for run in thread.runs(instance)] == ["completed", "completed"]

@@ -66,7 +66,12 @@ async function obey(things, { number, on, method, args, as }) {
 
 await ending(async () => {
   const server = await serve();
-  const browser = await chromium.launch({ executablePath: asked.chromium, args: FLAGS });
+  const browser = await chromium.launch({
+    executablePath: asked.chromium,
+    args: FLAGS,
+    ignoreDefaultArgs: ["--disable-back-forward-cache"], // as users have it
+    timeout: 100_000,
+  });
   say("ready");
   const things = new Map([["browser", browser]]);
   for await (const line of createInterface({ input: process.stdin })) void obey(things, JSON.parse(line));
