@@ -35,7 +35,7 @@ from runtime.stores import sqlite_schema as sql
 from runtime.stores.defect import unstorable
 from runtime.stores.opener import end_predecessor, forget_opener, write_opener
 from runtime.stores.sqlite_connection import connect, keep_freed_memory, of_the_operation, to_store_error
-from runtime.stores.sqlite_dropping import DROPPED_WAL_BYTES, drop_end
+from runtime.stores.sqlite_dropping import drop_end
 from runtime.stores.sqlite_loss import falls_short, raise_generation
 from runtime.stores.sqlite_mark import Mark, Reached, read_mark
 from runtime.stores.sqlite_reading import SqliteReading
@@ -145,10 +145,10 @@ class SqliteStore(SqliteReading):
             connection = self._writing()
             self._still_there()
             with self._transaction(connection):
-                left = drop_end(connection, run_id)
-            self._wal_bytes += DROPPED_WAL_BYTES
+                dropped = drop_end(connection, run_id)
+            self._wal_bytes += dropped.wal_bytes
             self._checkpoint(connection)
-            return left
+            return dropped.left
 
     def check(self) -> Mapping[str, Any]:
         """Return facts for `doctor` and `/readyz`. Raises StoreUnavailable, also if the file was replaced."""
