@@ -40,7 +40,7 @@ from runtime.engine.authority import Authority, repeat
 from runtime.engine.claimed_log import pages
 from runtime.engine.finishing import aborted, build_finish, failed
 from runtime.engine.tails import skip
-from runtime.errors import OffsetGone, RunClaimLostError, RunNotFound
+from runtime.errors import OffsetGone, RunClaimLostError, RunNotFound, StoreError
 from runtime.ports import LogPort
 
 T = TypeVar("T")
@@ -105,13 +105,20 @@ class OwnLog:
         found = await repeat(lambda: self._log.record(self.run_id))
         if found is None:
             return []
-        found_pages = pages(self._log, self.run_id, 0, found[0].next_seq)
-        chunks = [chunk async for page in found_pages for batch in page for chunk in batch.chunks()]
+        try:
+            found_pages = pages(self._log, self.run_id, 0, found[0].next_seq)
+            chunks = [chunk async for page in found_pages for batch in page for chunk in batch.chunks()]
+        except StoreError:
+            await self._refuse_if_gone()  # it has less than its record said
+            raise
+        await self._refuse_if_gone()
+        generation = found[0].generation
+        return [Entry(str(Offset(generation, position)), chunk) for position, chunk in enumerate(chunks, 1)]
+
+    async def _refuse_if_gone(self) -> None:
         found = await repeat(lambda: self._log.record(self.run_id))
         if found is None or found[0].log_gone:
             raise LogGone(self.run_id, NOT_KEPT)
-        generation = found[0].generation
-        return [Entry(str(Offset(generation, position)), chunk) for position, chunk in enumerate(chunks, 1)]
 
     async def exists(self) -> bool:
         """Return whether the run exists."""

@@ -10,10 +10,11 @@ from unit.delivery.hosts import played, sleep
 from unit.engine.stage import RUN, Stage, claim, create
 
 from runtime.core.chunk import Event, decode_chunk, encode
-from runtime.core.ops import Claimed, RequestCancel
+from runtime.core.ops import Claimed, Note, OpenSupervisor, RequestCancel
+from runtime.core.reap_ops import Account, PruneLog
 from runtime.core.record import CancelReason, RunError, Status
 from runtime.delivery.durability import START, StreamDurability
-from runtime.delivery.errors import RunDriverPipeOutsideClaimError
+from runtime.delivery.errors import LogGone, RunDriverPipeOutsideClaimError
 from runtime.delivery.own_log import ClaimedOwnLog, OwnLog
 from runtime.engine.authority import Authority
 from runtime.engine.shard import Shard
@@ -205,6 +206,26 @@ def test_the_bound_of_a_log_is_told() -> None:
             await log.append([chunk("x" * 1000)])
         assert caught.value.code == "log_limit"
         await log.append([FAILED])
+
+    played(case())
+
+
+def test_a_log_that_is_not_kept_any_more_is_gone_and_no_snapshot_is_half_of_it() -> None:
+    async def case() -> None:
+        stage, shard = await opened()
+        log = await claimed(stage, shard)
+        offsets = await log.append([STARTED, FINISHED])
+        await shard.submit(OpenSupervisor(claimant="supervisor"))
+        await shard.submit(Note(run_id=RUN, epoch=1, destroy_pending=False))
+        await shard.submit(Account(run_id=RUN, supervisor_epoch=1))
+        await shard.submit(PruneLog(run_id=RUN, supervisor_epoch=1, ended_before=1 << 50))
+        await shard.drop_log(RUN)
+        reader = OwnLog(shard, RUN)
+        for offset in (START, offsets[0], offsets[-1]):
+            with pytest.raises(LogGone):
+                await drain(reader, offset)
+        with pytest.raises(LogGone):
+            await reader.snapshot()
 
     played(case())
 
