@@ -21,7 +21,7 @@ Deliberately not here: leases. They live in a shard's memory and only say when s
 
 from __future__ import annotations
 
-from runtime.core import creating, intending, reaping, writing
+from runtime.core import creating, intending, noticing, reaping, writing
 from runtime.core.decision import Decision, View
 from runtime.core.ops import (
     Append,
@@ -37,7 +37,7 @@ from runtime.core.ops import (
     RequestCancel,
     RequestHandover,
 )
-from runtime.core.reap_ops import Account, Expire, Forget, LogDropped, PruneLog
+from runtime.core.reap_ops import Account, BeginNotice, EndNotice, Expire, Forget, LogDropped, PruneLog
 
 
 def decide(view: View, op: Op, now_ms: int) -> Decision:
@@ -63,3 +63,5 @@ def decide(view: View, op: Op, now_ms: int) -> Decision:
             return intending.assign(view, op, now_ms)
         case Expire() | Account() | PruneLog() | LogDropped() | Forget():
             return reaping.reap(view, op, now_ms)
+        case BeginNotice() | EndNotice():
+            return noticing.notice(view, op, now_ms)

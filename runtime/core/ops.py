@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from runtime.core.batch import Batch
 from runtime.core.checkpoint import Checkpoint
-from runtime.core.reap_ops import ReapOp
+from runtime.core.reap_ops import BeginNotice, EndNotice, ReapOp
 from runtime.core.record import (
     CancelReason,
     Claimant,
@@ -94,6 +94,7 @@ class Finish(Struct, frozen=True, kw_only=True, tag=True):
     stderr: bytes = b""
     destroy_pending: bool = True
     transcript: bytes | None = None
+    tell: bool = False  # somebody is to be told (`core/noticing.py`); the shard adds it, whoever ends the run
 
     @property
     def run_id(self) -> str:
@@ -159,6 +160,8 @@ Op = (
     | OpenSupervisor
     | Assign
     | ReapOp
+    | BeginNotice
+    | EndNotice
 )
 
 

@@ -15,6 +15,7 @@ class ReapStage(StrEnum):
     PRUNE = "prune"
     DROP = "drop"
     FORGET = "forget"
+    TELL = "tell"
 
 
 class Expire(Struct, frozen=True, kw_only=True, tag=True):
@@ -59,3 +60,21 @@ class Forget(Struct, frozen=True, kw_only=True, tag=True):
 
 
 ReapOp = Expire | Account | PruneLog | LogDropped | Forget
+
+
+class BeginNotice(Struct, frozen=True, kw_only=True, tag=True):
+    """Begin attempt number `attempt` to tell of a run's end. Unchanged: it is not due, or somebody has begun it."""
+
+    run_id: str
+    supervisor_epoch: int
+    attempt: int
+
+
+class EndNotice(Struct, frozen=True, kw_only=True, tag=True):
+    """What came of an attempt: `done` have been told; `over`: nobody is left, or they are given up."""
+
+    run_id: str
+    supervisor_epoch: int
+    attempt: int
+    done: tuple[str, ...] = ()
+    over: bool = False

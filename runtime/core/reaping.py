@@ -1,6 +1,7 @@
 """What is to be done about a run that nobody came back for, and from when on (P22): a function of its record.
 
     EXPIRE     it goes on, detached:        at `detachedSince` + its own TTL; never where it has none
+    TELL       it has ended:                who is to know is told (`core/noticing.py`), again and again if need be
     ACCOUNT    it has ended, detached:      once its sandbox is given back, the report names it, once
     PRUNE      it has ended:                its log is given up when the retention of logs is over
     DROP       its log was given up:        that is removed, piece by piece (`Store.drop_log`)
@@ -16,6 +17,7 @@ moment before the transaction (`Watchlist.spares`).
 
 from __future__ import annotations
 
+from runtime.core import noticing
 from runtime.core.decision import Decision, View
 from runtime.core.heads import stale, with_cancel
 from runtime.core.ops import Done, UnknownRun
@@ -26,6 +28,10 @@ from runtime.core.record import CancelReason, Head, Kept, Reaped
 def due(head: Head) -> tuple[ReapStage, int] | None:
     """Return what is next, and the UTC ms at which it is due; None for a run that the reaper has nothing to do with."""
     if head.status.terminal:
+        owed = noticing.owed(head)
+        # The first attempt to tell comes at once. A later one must wait for nobody, and nobody for it.
+        if owed is not None and (noticing.fresh(head) or head.destroy_pending or not unaccounted(head)):
+            return ReapStage.TELL, owed
         stage = _stage_of_ended(head)
         return None if stage is None else (stage, head.finished_at or head.created_at)
     if head.cancel_requested or head.detached_since is None or head.detached_ttl_s is None:
@@ -34,7 +40,7 @@ def due(head: Head) -> tuple[ReapStage, int] | None:
 
 
 def _stage_of_ended(head: Head) -> ReapStage | None:
-    if head.detached_since is not None and head.reaped is None:
+    if unaccounted(head):
         return ReapStage.ACCOUNT
     match head.kept:
         case Kept.LOG:
@@ -45,6 +51,11 @@ def _stage_of_ended(head: Head) -> ReapStage | None:
             return ReapStage.FORGET
         case Kept.RECORD:
             return None
+
+
+def unaccounted(head: Head) -> bool:
+    """Return whether the run has ended while nobody watched, and what became of it is not written down."""
+    return head.status.terminal and head.detached_since is not None and head.reaped is None
 
 
 def reap(view: View, op: ReapOp, now_ms: int) -> Decision:
@@ -84,8 +95,7 @@ def expired(head: Head, now_ms: int) -> Head | None:
 
 def accounted(head: Head) -> Head | None:
     """Return the head with what became of the run; None if that is known, or not to be told yet."""
-    next_ = due(head)
-    if next_ is None or next_[0] is not ReapStage.ACCOUNT or head.destroy_pending:
+    if not unaccounted(head) or head.destroy_pending:
         return None
     return head.with_(reaped=became(head))
 

@@ -207,6 +207,14 @@ class FinishMark(Struct, frozen=True, kw_only=True):
     digest: str
 
 
+class Notice(Struct, frozen=True, kw_only=True):
+    """That the end of a run is still to be told (`core/noticing.py`). Counts attempts; `done` names who knows."""
+
+    attempts: int = 0
+    due_at: int | None = None  # of the next attempt, UTC ms; None: at once
+    done: tuple[str, ...] = ()
+
+
 class Head(Struct, frozen=True, kw_only=True):
     """The changing part of a run. `next_seq` is the number of stored chunks; `version` counts writes of this row."""
 
@@ -248,6 +256,7 @@ class Head(Struct, frozen=True, kw_only=True):
     generation: int = 0  # of its offsets (P10)
     transcript: bool = False  # one is stored with its ending; of what earlier versions stored it is not known
     kept: Kept = Kept.LOG
+    notice: Notice | None = None  # of its end, as long as somebody is to be told
 
     @property
     def log_gone(self) -> bool:
@@ -333,6 +342,7 @@ __all__ = [
     "Kept",
     "Launch",
     "Limits",
+    "Notice",
     "OnDisconnect",
     "Reaped",
     "Refused",

@@ -20,7 +20,7 @@ from runtime.core.ops import (
     SeqConflict,
     UnknownRun,
 )
-from runtime.core.record import TRANSITIONS, CancelReason, ClaimEnd, FinishMark, Head, Status
+from runtime.core.record import TRANSITIONS, CancelReason, ClaimEnd, FinishMark, Head, Notice, Status
 
 STDERR_BYTES = 64 << 10  # of the agent's stderr is kept with the finish: its end (P9)
 
@@ -101,6 +101,7 @@ def finish(view: View, op: Finish, now_ms: int) -> Decision:
         queued=False,
         destroy_pending=op.destroy_pending,
         transcript=head.transcript or op.transcript is not None,
+        notice=Notice() if op.tell else head.notice,
     )
     ended = ended.with_(claims=end_last_claim(ended.claims, now_ms, ClaimEnd.FINISHED))
     unqueued = _next_of_thread(view, head) if op.status.terminal else None

@@ -25,7 +25,7 @@ from typing import Any
 
 from runtime.core.ops import Done, Outcome, SupervisorStale
 from runtime.core.reap_ops import Account, Expire, ReapStage
-from runtime.core.reaping import became, due
+from runtime.core.reaping import became, due, unaccounted
 from runtime.core.record import CancelReason, Head, Struct
 from runtime.engine.authority import repeat
 from runtime.engine.pruning import Pruned, Pruner
@@ -162,7 +162,7 @@ class Reaper:
         except Exception as error:  # noqa: BLE001 - a sweep never throws
             failures.append(f"log:{number} does not say which sandboxes are not given back: {error!r}")
             return []
-        return [head for head in pending if (next_ := due(head)) and next_[0] is ReapStage.ACCOUNT][:MAX_RUNS]
+        return [head for head in pending if unaccounted(head)][:MAX_RUNS]
 
     async def _guarded(
         self, head: Head, work: Coroutine[Any, Any, ReapedRun | None], budget_s: float

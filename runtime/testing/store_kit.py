@@ -35,6 +35,7 @@ from runtime.testing.store_cases.reaping import ReapCases
 from runtime.testing.store_cases.resuming import ResumeCases
 from runtime.testing.store_cases.shard_driver import ShardDriver
 from runtime.testing.store_cases.sharing import ShardCases
+from runtime.testing.store_cases.telling import NoticeCases
 from runtime.testing.store_cases.transcribing import TranscriptCases
 
 
@@ -50,6 +51,7 @@ class StoreKit(
     LossCases,
     ReapCases,
     PruneCases,
+    NoticeCases,
     ShardCases,
     ReadCases,
 ):
