@@ -32,6 +32,7 @@ HARNESSES = {
 LOCAL_PROVIDER = "runtime.sandboxes.local:LocalProvider"
 LOCAL_RESULTS = "runtime.sandboxes.local_results:LocalResults"
 DOCKER_RESULTS = "runtime.sandboxes.docker_results:DockerResults"
+HOOK_SET = "runtime.hooks:HookSet"  # no run actor needs it
 DOCKER_PROVIDER = "runtime.sandboxes.docker:DockerProvider"
 BUILT_IN_PROVIDERS = ("docker", "local")
 # What a run actor imports before it can claim: 80 ms of a takeover on a busy machine, unless its worker had it before.
@@ -136,6 +137,24 @@ def _make_tool(name: str, path: str) -> HostTool:
     except Exception as error:
         message = f"OUTLAST_TOOLS: {path!r} cannot be loaded on this node: {type(error).__name__}: {error}"
         raise InputInvalid(message, code="setting_invalid", field="tools") from error
+
+
+def hook_sets(settings: Settings) -> list[Any]:
+    """Return the hooks that the settings name, a `runtime.hooks.HookSet` each.
+
+    Raises InputInvalid, whatever their modules or classes raise."""
+    allow_heavy()
+    return [_make_hooks(path) for path in settings.listed("hooks")]
+
+
+def _make_hooks(path: str) -> Any:
+    try:
+        return load_attribute(HOOK_SET, "hooks")(path, load_attribute(path, "hooks"))
+    except InputInvalid:
+        raise
+    except Exception as error:
+        message = f"OUTLAST_HOOKS: {path!r} cannot be loaded on this node: {type(error).__name__}: {error}"
+        raise InputInvalid(message, code="setting_invalid", field="hooks") from error
 
 
 def _make_local(settings: Settings, deployment: str) -> SandboxProvider:

@@ -18,11 +18,12 @@ from typing import Any  # noqa: E402
 import msgspec  # noqa: E402
 import ray  # noqa: E402
 
-from actors.compose import open_store  # noqa: E402
+from actors.compose import load_attribute, open_store  # noqa: E402
 from actors.segments import RaySegments  # noqa: E402
 from actors.slots import runs_that_fit_now  # noqa: E402
-from runtime.core.ops import Create, Op, Outcome  # noqa: E402
+from runtime.core.ops import Create, Finish, Op, Outcome  # noqa: E402
 from runtime.engine.clock import StoreThreads, SystemClock  # noqa: E402
+from runtime.engine.forever import forever  # noqa: E402
 from runtime.engine.shard import Shard  # noqa: E402
 from runtime.errors import ShardSuperseded, StoreRefused  # noqa: E402
 from runtime.settings import Settings  # noqa: E402
@@ -31,6 +32,9 @@ log = logging.getLogger("outlast.shard")
 
 # Parked reads of every replica and run, and one append per driver, all at once.
 MAX_CONCURRENCY = 10_000
+# By their paths: run actors import this module, too.
+HOOK_QUEUE = "runtime.engine.hook_queue:HookQueue"
+HOOK_SENDER = "actors.hook_keeper:sender"
 ROOM_FOR_S = 5.0  # nodes come and go seldom
 OPTIONS: dict[str, Any] = {
     "num_cpus": 0,
@@ -52,6 +56,8 @@ class LogShard:
         self._threads = StoreThreads()
         self._opening = asyncio.Lock()
         self._shard: Shard | None = None
+        self._hooks: Any = None  # the queue of what hooks are told, and the task that sends it
+        self._sending: asyncio.Task[None] | None = None
         self._room = (0, -ROOM_FOR_S)  # how many runs fit, and when that was asked
 
     async def _open(self) -> Shard:
@@ -65,7 +71,7 @@ class LogShard:
         context = ray.get_runtime_context()
         opener = f"{context.get_actor_id()} on {context.get_node_id()}, pid {os.getpid()}"
         store = await self._threads.read(lambda: open_store(self._settings, self._deployment))
-        return await Shard.open(
+        shard = await Shard.open(
             store,
             self._number,
             opener,
@@ -74,6 +80,13 @@ class LogShard:
             threads=self._threads,
             segments=RaySegments(),
         )
+        if self._settings.hooks:
+            self._hooks = load_attribute(HOOK_QUEUE, "hooks")(
+                shard.record, load_attribute(HOOK_SENDER, "hooks")(self._settings)
+            )
+            self._sending = asyncio.create_task(forever("hooks", self._hooks.turn))
+            shard.story.listener = self._hooks.hear
+        return shard
 
     async def ping(self) -> dict[str, Any]:
         """Return who serves."""
@@ -81,11 +94,19 @@ class LogShard:
         return {"epoch": shard.epoch, "pid": os.getpid(), "nodeId": ray.get_runtime_context().get_node_id()}
 
     async def submit(self, op: Op) -> Outcome:
-        """See `ports.ShardPort.submit`. Without OUTLAST_MAX_RUNS, a creation is bound by what the cluster bears now."""
+        """See `ports.ShardPort.submit`. Without OUTLAST_MAX_RUNS, a creation is bound by what the cluster bears now.
+        If somebody is to be told of ends, that is stored with each."""
         if isinstance(op, Create) and not op.max_runs and not op.resumes:
             op = msgspec.structs.replace(op, max_runs=await self._runs_that_fit())
+        if isinstance(op, Finish) and self._settings.tells:
+            op = msgspec.structs.replace(op, tell=True)
         outcome: Outcome = await self._forward("submit", op)
         return outcome
+
+    async def stats(self) -> dict[str, Any]:
+        """See `ports.ShardPort.stats`, and `hook_events_dropped`."""
+        stats: dict[str, Any] = await self._forward("stats")
+        return stats | {"hook_events_dropped": self._hooks.dropped if self._hooks is not None else 0}
 
     async def _runs_that_fit(self) -> int:
         now = asyncio.get_running_loop().time()
@@ -132,7 +153,6 @@ FORWARDED = (
     "stderr",
     "transcripts",
     "refusals",
-    "stats",
 )
 for _name in FORWARDED:
     setattr(LogShard, _name, _forwarder(_name))

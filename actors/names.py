@@ -5,6 +5,7 @@ from __future__ import annotations
 from runtime.core.ids import shard_of
 
 SUPERVISOR = "supervisor"
+HOOKS = "hooks"
 
 
 def shard_name(shard: int) -> str:
@@ -17,4 +18,4 @@ def run_name(run_id: str) -> str:
     return f"run:{run_id}"
 
 
-__all__ = ["SUPERVISOR", "run_name", "shard_name", "shard_of"]
+__all__ = ["HOOKS", "SUPERVISOR", "run_name", "shard_name", "shard_of"]

@@ -29,8 +29,9 @@ from actors.errands import Errands, hosts  # noqa: E402
 from actors.everywhere import Everywhere, node_of  # noqa: E402
 from actors.fleet import RayFleet  # noqa: E402
 from actors.head_room import HeadRoom  # noqa: E402
+from actors.hook_keeper import HookKeeper  # noqa: E402
 from actors.identity import this_claimant  # noqa: E402
-from actors.names import SUPERVISOR, run_name, shard_of  # noqa: E402
+from actors.names import HOOKS, SUPERVISOR, run_name, shard_of  # noqa: E402
 from actors.nodes import Nodes  # noqa: E402
 from actors.shard_client import ShardClient  # noqa: E402
 from actors.shard_keeper import ShardKeeper  # noqa: E402
@@ -40,6 +41,7 @@ from runtime.engine import returning  # noqa: E402
 from runtime.engine.clock import SystemClock  # noqa: E402
 from runtime.engine.forever import forever  # noqa: E402
 from runtime.engine.leaving import leave  # noqa: E402
+from runtime.engine.notices import Nobody, Notices  # noqa: E402
 from runtime.engine.pruning import Pruner  # noqa: E402
 from runtime.engine.reaping import Reaper  # noqa: E402
 from runtime.engine.supervisor import Supervisor  # noqa: E402
@@ -59,6 +61,7 @@ STATUS_S = 5.0  # whoever asks for the status has gone by then; nothing may pile
 REPLICA_TTL_S = 6.0
 ROOM_LOOK_S = 1.0
 DRAIN_LOOK_S = 0.5
+TELL_S = 1.0  # how often it is looked whose end is to be told
 REAP_S = 4.0  # of one run, where somebody waits for the report; whoever asked has gone after 30 s
 
 
@@ -75,6 +78,8 @@ class SupervisorActor:
         self._supervisor: Supervisor | None = None
         self._reaper: Reaper | None = None
         self._pruner: Pruner | None = None
+        self._notices: Notices | None = None
+        self._hooks = HookKeeper(settings, deployment, serve_node) if settings.tells else None
         known = self._known = providers(settings, deployment)
         errands = Errands(settings, deployment)
         self._nodes = Nodes(errands, hosts(known), settings.namespace)
@@ -125,15 +130,19 @@ class SupervisorActor:
         retention = Retention(settings.log_retention_s, settings.transcript_retention_s)
         pruner = self._pruner = Pruner(supervisor, shards, SystemClock(), retention)
         reaper = self._reaper = Reaper(supervisor, shards, shard, SystemClock(), orphans, pruner)
+        self._notices = Notices(supervisor, shards, shard, SystemClock(), self._hooks or Nobody())
         works: dict[str, Callable[[], Awaitable[None]]] = {
             "giving back": partial(self._give_back, list(shards.values())),
             "reaping": partial(self._reap, reaper),
+            "telling of ends": partial(self._tell, self._notices),
             "looking for orphans": partial(self._end_orphans, orphans),
             "looking at the nodes": self._nodes.look_forever,
             "warming the nodes": warm.turn,
             "draining": partial(self._end_drains, supervisor),
             "head-room": partial(self._keep_room, supervisor, HeadRoom()),
         }
+        if self._hooks is not None:
+            works[HOOKS] = self._hooks.turn
         for name, turn in works.items():
             self._tasks.append(asyncio.create_task(forever(name, turn)))
         self._tasks.append(asyncio.create_task(self._leave_when_stale(supervisor)))
@@ -151,6 +160,11 @@ class SupervisorActor:
         """End what nobody came back for, and remove what is not kept any more, as often (P22)."""
         await reaper.sweep()
         await asyncio.sleep(self._settings.reap_interval_s)
+
+    async def _tell(self, notices: Notices) -> None:
+        """Tell of the ends of runs; without anybody to tell, see that none waits for that."""
+        await notices.turn()
+        await asyncio.sleep(TELL_S if self._hooks is not None else self._settings.reap_interval_s)
 
     async def _end_orphans(self, orphans: returning.Orphans) -> None:
         """Destroy what no record tells of, as often; beside the above, since other nodes are asked (P22)."""
@@ -260,6 +274,9 @@ class SupervisorActor:
             }
             for keeper in self._keepers
         ]
+        if (hooks := self._hooks) is not None:
+            place = {name: hooks.last.get(name) for name in ("nodeId", "pid")}
+            actors.append({"name": HOOKS, **place, "alive": hooks.alive})
         actors += await self._run_actors(supervisor)
         tally = supervisor.tally
         return {
@@ -271,6 +288,8 @@ class SupervisorActor:
             "exhausted": tally.exhausted,
             "reaped": dict(self._reaper.counts) if self._reaper else {},
             "pruned": dict(self._pruner.counts) if self._pruner else {},
+            "hooks": self._hooks.last if self._hooks is not None else {},
+            "notices": dict(self._notices.counts) if self._notices is not None else {},
         }
 
     async def _run_actors(self, supervisor: Supervisor) -> list[dict[str, Any]]:

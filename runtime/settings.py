@@ -183,6 +183,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tool_timeout_s: Annotated[
         float, Meta(gt=0, description="Longest call of such a function; one that says so has a time of its own.")
     ] = 600.0
+    hooks: Annotated[
+        str, Meta(description="Classes of hooks, called when something happens to a run: `module:attribute,...`.")
+    ] = ""
+    webhooks_file: Annotated[
+        str, Meta(description="Where the ends of runs are posted, and the secrets that sign them; empty: nowhere.")
+    ] = ""
     log_level: Annotated[str, Meta(pattern="^(debug|info|warning|error)$", description="One of the four.")] = "info"
 
     def __repr__(self) -> str:
@@ -200,6 +206,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def tokens_path(self) -> Path | None:
         """Return TOKENS_FILE as an absolute path; None without one."""
         return Path(self.tokens_file).expanduser().absolute() if self.tokens_file else None
+
+    @property
+    def tells(self) -> bool:
+        """Return whether somebody is to be told of the ends of runs."""
+        return bool(self.hooks or self.webhooks_file)
+
+    @property
+    def webhooks_path(self) -> Path | None:
+        """Return WEBHOOKS_FILE as an absolute path; None without one."""
+        return Path(self.webhooks_file).expanduser().absolute() if self.webhooks_file else None
 
     @property
     def data_path(self) -> Path:

@@ -24,7 +24,8 @@ from typing import Any
 
 import msgspec
 
-from actors.compose import BUILT_IN_PROVIDERS, harnesses, lent_tools, named_paths
+from actors.compose import BUILT_IN_PROVIDERS, harnesses, hook_sets, lent_tools, named_paths
+from actors.webhooks_file import read_webhooks
 from runtime.errors import DataDirRefused, InputInvalid, PortInUse, RayUnreachable
 from runtime.process import current
 from runtime.settings import Settings
@@ -121,6 +122,9 @@ def _check_settings(settings: Settings) -> None:
     for name in known:
         known[name]  # one that cannot be loaded is refused here, and not when the first run needs it
     lent_tools(settings).of({})  # the same
+    hook_sets(settings)
+    if settings.webhooks_path is not None and not read_webhooks(settings.webhooks_path):
+        log.warning("%s names no receiver: the ends of runs are posted nowhere", settings.webhooks_path)
     check_store_settings(settings)
 
 
@@ -161,7 +165,10 @@ def data_directory(settings: Settings) -> Iterator[Settings]:
         raise DataDirRefused(message) from None
     try:
         tokens = "" if settings.tokens_path is None else str(settings.tokens_path)
-        yield msgspec.structs.replace(settings, data_dir=str(path), max_runs=max_runs(settings), tokens_file=tokens)
+        webhooks = "" if settings.webhooks_path is None else str(settings.webhooks_path)
+        yield msgspec.structs.replace(
+            settings, data_dir=str(path), max_runs=max_runs(settings), tokens_file=tokens, webhooks_file=webhooks
+        )
     finally:
         os.close(lock)
 

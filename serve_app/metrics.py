@@ -75,12 +75,37 @@ class Metrics:
             for what, count in sorted(self._supervisor.get("pruned", {}).items()):
                 pruned.add_metric([what], float(count))
             yield pruned
+            yield from self._told(self._supervisor)
             yield SummaryMetricFamily(
                 "outlast_takeover_seconds",
                 "From finding a driver gone to its successor's claim.",
                 count_value=takeovers,  # type: ignore[arg-type]  # a float in every sample
                 sum_value=float(self._supervisor.get("takeoverSeconds", 0.0)),
             )
+
+    def _told(self, supervisor: Mapping[str, Any]) -> Iterator[Metric]:
+        """The process of hooks counts anew when it is made anew."""
+        hooks = supervisor.get("hooks", {})
+        families = (
+            ("outlast_hook_calls", "Calls of hooks, by what came of them.", "hook", hooks.get("calls", [])),
+            (
+                "outlast_webhook_posts",
+                "Posts of ends of runs, by what came of them.",
+                "webhook",
+                hooks.get("posts", []),
+            ),
+        )
+        for name, text, label, counts in families:
+            family = CounterMetricFamily(name, text, labels=[label, "result"])
+            for told, result, count in counts:
+                family.add_metric([told, result], float(count))
+            yield family
+        given_up = float(supervisor.get("notices", {}).get("given_up", 0))
+        yield CounterMetricFamily(
+            "outlast_notices_given_up", "Ends of runs that somebody was never told.", value=given_up
+        )
+        dropped = _sum(self._shards, "hook_events_dropped") + hooks.get("dropped", 0)
+        yield CounterMetricFamily("outlast_hook_events_dropped", "Events that no hook was called for.", value=dropped)
 
     def _refusals(self) -> Metric:
         family = CounterMetricFamily("outlast_refusals", "What superseded drivers tried, in vain.", labels=["tried"])

@@ -28,7 +28,7 @@ from actors import supervisor_actor
 from actors.calls import Gone, call, find, kill
 from actors.cluster import RayCluster
 from actors.compose import preloaded_modules
-from actors.names import SUPERVISOR, shard_name
+from actors.names import HOOKS, SUPERVISOR, shard_name
 from actors.slots import RUN_MEMORY
 from runtime.errors import InstanceError, RayUnreachable
 from runtime.settings import Settings
@@ -200,7 +200,7 @@ class RayInstance:
 
     def _leave_cluster(self) -> None:
         serve.delete(f"outlast-{self.settings.namespace}")
-        for name in (SUPERVISOR, *(shard_name(shard) for shard in range(self.settings.shards))):
+        for name in (SUPERVISOR, HOOKS, *(shard_name(shard) for shard in range(self.settings.shards))):
             handle = find(name, self.settings.namespace)
             if handle is not None:
                 kill(handle)

@@ -99,7 +99,7 @@ class Shard(Questions):
         self._neighbours = Neighbours(store, shard, settings.shards, clock=clock, threads=threads)
         self._superseded: OutlastError | None = None
         self._chores = Chores(f"log:{shard}")
-        self._story = Story(clock)
+        self.story = Story(clock)
         self._counts = {"appends": 0, "reads": 0, "segment_reads": 0, "chunks": 0}
 
     @classmethod
@@ -146,14 +146,14 @@ class Shard(Questions):
         if head is None:
             raise to_error(UnknownRun(run_id=run_id))
         if head.driver_epoch != epoch:
-            self._story.refuse(run_id, epoch, head.driver_epoch, RENEWAL)
+            self.story.refuse(run_id, epoch, head.driver_epoch, RENEWAL)
             return Pulse(superseded_by=head.driver_epoch)
         self._leases.renew(run_id, epoch, tick)
         return Pulse.of(head, epoch)
 
     def _applied(self, op: Op, outcome: Outcome) -> None:
         """Bring memory up to what the store now says; called in commit order, never awaiting."""
-        self._story.hear(op, outcome)
+        self.story.hear(op, outcome)
         match outcome:
             case Appended(seq=seq, head=head, repeat=repeat) if isinstance(op, Append):
                 self._counts["appends"] += 1
@@ -384,7 +384,7 @@ class Shard(Questions):
 
     async def refusals(self, run_id: str) -> list[Refused]:
         """Return what was refused to superseded drivers of the run since this incarnation opened."""
-        return self._story.refusals(run_id)
+        return self.story.refusals(run_id)
 
     async def stats(self) -> dict[str, Any]:
         """Return counters and facts for `/metrics`, `/readyz` and `doctor`."""
@@ -392,7 +392,7 @@ class Shard(Questions):
         unfinished = self._watchlist.unfinished
         return {
             **self._counts,
-            **self._story.stats(),
+            **self.story.stats(),
             "epoch": self.epoch,
             "runs": unfinished,
             "viewers": self._viewers.total(),

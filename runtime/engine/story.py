@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 from runtime.core.ops import Append, Appended, ClaimRun, Finish, Finished, Note, Op, Outcome, Superseded
@@ -34,9 +35,11 @@ class Story:
         self._refused: OrderedDict[str, OrderedDict[tuple[int, str], Refused]] = OrderedDict()
         self._refusals = dict.fromkeys((*_TRIED.values(), RENEWAL), 0)
         self._pauses: dict[str, list[float]] = {}
+        self.listener: Callable[[Op, Outcome], None] = lambda _op, _outcome: None  # for hooks; waits for nothing
 
     def hear(self, op: Op, outcome: Outcome) -> None:
         """Take note of one operation's answer."""
+        self.listener(op, outcome)
         match outcome:
             case Superseded(held_epoch=held, current_epoch=current):
                 tried = _TRIED.get(type(op))

@@ -202,6 +202,21 @@ def tools(settings: Settings) -> Check:
     return Check("tools", True, ", ".join(tool.name for tool in found) or "none: OUTLAST_TOOLS declares none")
 
 
+def hooks(settings: Settings) -> Check:
+    """Check that every class of hooks can be loaded, and the file of webhooks be read."""
+    try:
+        sets = importlib.import_module("actors.compose").hook_sets(settings)
+        path = settings.webhooks_path
+        found = importlib.import_module("actors.webhooks_file").read_webhooks(path) if path is not None else ()
+    except InputInvalid as error:
+        return Check("hooks", False, error.message)
+    told = [
+        *(f"{one.path} ({', '.join(sorted(one.names))})" for one in sets),
+        *(f"webhook {one.name}" for one in found),
+    ]
+    return Check("hooks", True, ", ".join(told) or "none: OUTLAST_HOOKS and OUTLAST_WEBHOOKS_FILE name none")
+
+
 CHECKS: tuple[Callable[[Settings], Check], ...] = (
     python,
     packages,
@@ -217,4 +232,5 @@ CHECKS: tuple[Callable[[Settings], Check], ...] = (
     sandbox,
     docker,
     tools,
+    hooks,
 )

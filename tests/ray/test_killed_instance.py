@@ -1,19 +1,24 @@
-"""Every process of an instance killed while agents work, or `serve` ended: agents go on, the next serve picks up."""
+"""Every process of an instance killed while agents work, or `serve` ended: agents go on, the next serve picks up, and
+tells of the ends that were not told."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
 import subprocess
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import hook_classes
 import pytest
+from hook_classes import noted
 from instance import OUTLAST, Instance
 from processes import command_line, kill, wait_dead
 from shell_runs import numbered, unique
 from waiting import wait_until
 from watching import Watch, check_whole
+from webhook_receiver import SECRET, Receiver, write_webhooks
 
 pytestmark = pytest.mark.timeout(240)
 # Ray's own agents notice only after a minute or so that their raylet is gone; they answer nobody meanwhile.
@@ -21,8 +26,42 @@ LINGERING = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 LINES = 400  # at about 100 a second: longer than a restart would be too long, the agents print on meanwhile
 
 
-def test_agents_go_on_when_every_process_of_the_instance_is_killed_and_each_line_comes_once(mortal: Instance) -> None:
+@pytest.fixture(scope="module")
+def notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return where hooks write what they were called with."""
+    return tmp_path_factory.mktemp("notes") / "calls"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def receiver(mortal: Instance, notes: Path) -> Iterator[Receiver]:
+    """Yield who is told of the ends of runs: one that is down, and then refuses each end once."""
+    receiver = Receiver(500, 200)
+    receiver.up()
+    receiver.down()
+    file = notes.with_name("webhooks")
+    write_webhooks(file, f"billing {receiver.url} {SECRET}")
+    hooks = "hook_classes:Noting,hook_classes:Raising"
+    mortal.configure(OUTLAST_HOOKS=hooks, OUTLAST_WEBHOOKS_FILE=str(file), **{hook_classes.FILE: str(notes)})
+    yield receiver
+    receiver.down()
+
+
+def told_in_vain(instance: Instance) -> float:
+    """Return how many posts have failed since the process of hooks began."""
+    found = [
+        line for line in instance.http.get("/metrics").text.splitlines() if line.startswith("outlast_webhook_posts")
+    ]
+    return sum(float(line.split()[1]) for line in found if 'result="failed"' in line)
+
+
+def test_agents_go_on_when_every_process_of_the_instance_is_killed_and_each_line_comes_once(
+    mortal: Instance, receiver: Receiver
+) -> None:
     mortal.start()
+    over = unique("over")
+    mortal.begin(over, "echo 1")
+    mortal.ended(over)
+    wait_until(lambda: told_in_vain(mortal), "a post in vain", 30.0)
     runs = [unique(f"all-killed-{number}") for number in range(3)]
     for run in runs[1:]:
         mortal.begin(run, numbered(LINES))
@@ -37,9 +76,12 @@ def test_agents_go_on_when_every_process_of_the_instance_is_killed_and_each_line
         wait_dead(everything)
         for run in runs:
             assert set(mortal.agents(run)) & agents[run], "the agent died with the instance"
+        receiver.up()
         mortal.start()
         watch.until_end(within_s=90)
     check_whole(watch, LINES)
+    wait_until(lambda: len(receiver.ids_of(over)) >= 2, "the end of a run of before", 60.0)
+    assert len(set(receiver.ids_of(over))) == 1
     for run in runs:
         record = mortal.ended(run)
         assert (record["status"], record["exitCode"]) == ("completed", 0)
@@ -50,8 +92,8 @@ def test_agents_go_on_when_every_process_of_the_instance_is_killed_and_each_line
 
 
 def test_a_kill_of_serve_alone_ends_the_instance_but_no_agent_and_the_next_serve_has_its_port(mortal: Instance) -> None:
-    run = unique("serve-killed")
-    with Watch(mortal, run, numbered(LINES)) as watch:
+    run, lines = unique("serve-killed"), 3 * LINES  # no longer than the restart, and it must not end before all died
+    with Watch(mortal, run, numbered(lines)) as watch:
         watch.until_lines(20)
         everything = [who for who in mortal.processes() if not command_line(who.pid).startswith(LINGERING)]
         kill(mortal.info.process)
@@ -59,7 +101,7 @@ def test_a_kill_of_serve_alone_ends_the_instance_but_no_agent_and_the_next_serve
         assert mortal.agents(run)
         mortal.start()
         watch.until_end(within_s=90)
-    check_whole(watch, LINES)
+    check_whole(watch, lines)
     assert mortal.ended(run)["status"] == "completed"
 
 
@@ -125,6 +167,39 @@ def test_a_backup_of_a_living_instance_is_restored_and_what_came_after_it_is_ref
     with Watch(mortal, unique("after"), numbered(5)) as after:
         after.until_end()
     check_whole(after, 5)
+
+
+def test_an_end_is_posted_until_it_is_taken_and_hooks_are_called_although_supervisor_and_hooks_are_killed(
+    mortal: Instance, receiver: Receiver, notes: Path, tmp_path: Path
+) -> None:
+    receiver.down()
+    before = told_in_vain(mortal)
+    run, go_on = unique("told"), tmp_path / "go-on"
+    mortal.begin(run, f"echo 1; while [ ! -e {go_on} ]; do sleep 0.05; done; exit 3")
+    wait_until(lambda: "detach" in [name for name, _facts in noted(notes, run)], "the hook of the detach", 60.0)
+    go_on.touch()
+    assert mortal.ended(run)["exitCode"] == 3
+    wait_until(lambda: told_in_vain(mortal) > before, "a post in vain", 30.0)
+    kill(mortal.the_process("ray::SupervisorActor"))
+    kill(mortal.the_process("ray::HookActor"))
+    receiver.up()
+    wait_until(lambda: len(receiver.ids_of(run)) >= 2, "the post again", 90.0)
+    mortal.wait_ready(40.0)
+    (id_,) = set(receiver.ids_of(run))
+    told = [message for message in receiver.messages() if message["data"]["runId"] == run]
+    assert all(message == told[0] for message in told)
+    assert told[0]["type"] == "run.ended"
+    data = told[0]["data"]
+    assert (data["status"], data["code"], data["exitCode"], data["detached"]) == ("failed", "agent_exit", 3, True)
+    assert id_.startswith("msg_")
+    calls = noted(notes, run)
+    names = [name for name, _facts in calls]
+    assert [names.count(name) for name in ("start", "detach", "finish", "cancel")] == [1, 1, 0, 0]
+    assert names.index("start") < names.index("detach") < names.index("error")
+    assert dict(calls)["detach"]["detachable"]
+    chunks = [facts for name, facts in calls if name == "chunk"]
+    assert [facts["event"]["type"] for facts in chunks][:2] == ["RUN_STARTED", "TEXT_MESSAGE_START"]
+    assert [facts["offset"] for facts in chunks] == sorted({facts["offset"] for facts in chunks})
 
 
 def _age(stopped: Instance, run: str, days: int) -> None:
