@@ -29,6 +29,7 @@ from runtime.core.record import (
     Kept,
     Launch,
     Limits,
+    Notice,
     OnDisconnect,
     Reaped,
     RunError,
@@ -46,6 +47,7 @@ RAISED = GOLDEN / "head-v3.json"
 REAPED = GOLDEN / "head-v4.json"
 HEARD = GOLDEN / "head-v5.json"
 PRUNED = GOLDEN / "head-v6.json"
+OWING = GOLDEN / "head-v7.json"
 CHECKPOINT = GOLDEN / "checkpoint-v1.bin"
 
 BATCHES: list[Batch] = [
@@ -56,7 +58,7 @@ BATCHES: list[Batch] = [
 
 A_CHECKPOINT = checkpoint(journal(4, 2, "c", start=300), translator=b"\x00\xff state", open_items=b'{"open":[]}')
 
-# Every field of version 1 has another value than its default, every field of now in A_PRUNED_HEAD.
+# Every field of version 1 has another value than its default, every field of now in AN_OWING_HEAD.
 A_HEAD = Head(
     run_id="run-1",
     thread_id="thread-1",
@@ -117,6 +119,9 @@ A_RAISED_HEAD = msgspec.structs.replace(A_TOLD_HEAD, generation=1_700_000_000_00
 A_REAPED_HEAD = msgspec.structs.replace(A_RAISED_HEAD, detached_ttl_s=3, reaped=Reaped.EXPIRED)
 A_HEARD_HEAD = msgspec.structs.replace(A_REAPED_HEAD, heard_at=1_700_000_000_006)
 A_PRUNED_HEAD = msgspec.structs.replace(A_HEARD_HEAD, transcript=True, kept=Kept.TRANSCRIPT)
+AN_OWING_HEAD = msgspec.structs.replace(
+    A_PRUNED_HEAD, notice=Notice(attempts=2, due_at=1_700_000_000_007, done=("webhook:a",))
+)
 A_SPEC = RunSpec(
     harness="claude-code",
     translator_version=3,
@@ -171,6 +176,7 @@ def write() -> None:
         (REAPED, codec.encode(A_REAPED_HEAD)),
         (HEARD, codec.encode(A_HEARD_HEAD)),
         (PRUNED, codec.encode(A_PRUNED_HEAD)),
+        (OWING, codec.encode(AN_OWING_HEAD)),
         (CHECKPOINT, encode_checkpoint(A_CHECKPOINT)),
     ):
         if not golden.exists():

@@ -14,7 +14,7 @@ from __future__ import annotations
 from runtime.core.decision import Decision, View
 from runtime.core.heads import stale
 from runtime.core.ops import Done, UnknownRun
-from runtime.core.reap_ops import BeginNotice, EndNotice
+from runtime.core.reap_ops import BeginNotice, EndNotice, NoticeOp
 from runtime.core.record import Head, Notice
 
 FIRST_DELAY_MS = 2_000  # after the first attempt, then twice as long each time
@@ -45,7 +45,7 @@ def too_old(head: Head, now_ms: int) -> bool:
     return now_ms - (head.finished_at or head.created_at) > MOST_AGE_MS
 
 
-def notice(view: View, op: BeginNotice | EndNotice, now_ms: int) -> Decision:
+def notice(view: View, op: NoticeOp, now_ms: int) -> Decision:
     """Decide a step of the telling, under the supervisor's epoch (P6). Unchanged: it is not this attempt's turn."""
     if (refusal := stale(view, op.supervisor_epoch)) is not None:
         return Decision(outcome=refusal)

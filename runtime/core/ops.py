@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from runtime.core.batch import Batch
 from runtime.core.checkpoint import Checkpoint
-from runtime.core.reap_ops import BeginNotice, EndNotice, ReapOp
+from runtime.core.reap_ops import NoticeOp, ReapOp
 from runtime.core.record import (
     CancelReason,
     Claimant,
@@ -160,8 +160,7 @@ Op = (
     | OpenSupervisor
     | Assign
     | ReapOp
-    | BeginNotice
-    | EndNotice
+    | NoticeOp
 )
 
 

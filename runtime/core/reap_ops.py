@@ -78,3 +78,6 @@ class EndNotice(Struct, frozen=True, kw_only=True, tag=True):
     attempt: int
     done: tuple[str, ...] = ()
     over: bool = False
+
+
+NoticeOp = BeginNotice | EndNotice

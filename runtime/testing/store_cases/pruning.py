@@ -116,7 +116,7 @@ class PruneCases:
         assert done.changed
         assert done.head == before.with_(kept=Kept.TRANSCRIPT)
         assert (shard.store.read_transcript(RUN), shard.store.read_stderr(RUN)) == (SAID, b"why")
-        assert [due(shard, stage) for stage in ReapStage] == [[], [], [], [], [RUN]]
+        assert [due(shard, stage) for stage in ReapStage] == [[], [], [], [], [RUN], []]
         assert not shard.refused(dropped(), Done).changed
 
     def test_a_transcript_goes_in_its_own_time_and_the_record_stays(self, shard: ShardDriver) -> None:
@@ -130,7 +130,7 @@ class PruneCases:
         assert (done.changed, done.head.kept) == (True, Kept.RECORD)
         assert (shard.store.read_transcript(RUN), shard.store.read_stderr(RUN)) == (None, None)
         assert shard.head() == done.head
-        assert [due(shard, stage) for stage in ReapStage] == [[], [], [], [], []]
+        assert [due(shard, stage) for stage in ReapStage] == [[], [], [], [], [], []]
         assert not shard.refused(forget(1 << 50), Done).changed
 
     def test_a_log_that_is_the_only_copy_is_kept_as_long_as_transcripts(self, shard: ShardDriver) -> None:
