@@ -5,6 +5,7 @@ over the bound; text that is no UTF-8; a last line without a newline; a result, 
 
     start ID        opens a message          say ID TEXT     one chunk of it          end ID      closes it
     many N TEXT     N chunks                 mute TEXT       no chunk                 result      the last word
+    ask             the last word, too: a question, for which the run is interrupted
     anything else   one CUSTOM chunk
 """
 
@@ -133,11 +134,12 @@ class SimTranslator:
         self._started = False
         self._made = 0
         self._result = False
+        self._asks = False
 
     @property
     def has_result(self) -> bool:
-        """True after `result`."""
-        return self._result
+        """True after `result` or `ask`."""
+        return self._result or self._asks
 
     def feed(self, line: bytes, torn: bool = False) -> list[bytes]:
         """Return the chunks of one line, RUN_STARTED before the first that makes any."""
@@ -157,6 +159,9 @@ class SimTranslator:
             case "result":
                 self._result = True
                 return []
+            case "ask" if not torn:
+                self._asks = True
+                return []
             case "start":
                 return [chunk.encode({"type": "TEXT_MESSAGE_START", "messageId": identity, "role": "assistant"})]
             case "say":
@@ -170,16 +175,20 @@ class SimTranslator:
 
     def state(self) -> bytes:
         """Return what the lines so far have left behind."""
-        return put_aside([self._started, self._made, self._result])
+        return put_aside([self._started, self._made, self._result, self._asks])
 
     def restore(self, state: bytes) -> None:
         """Take that."""
-        self._started, self._made, self._result = take_up(state)
+        self._started, self._made, self._result, self._asks = take_up(state)
 
     def finish(self, exit: AgentExit, stderr: bytes) -> Ending:
         """Return completed after a result and an exit with 0 (or none), else failed."""
         ended_well = (exit.kind is ExitKind.EXITED and exit.code == 0) or exit.kind is ExitKind.NO_EXIT
         farewell = (chunk.custom("farewell", {"lines": self._made, "stderr": len(stderr)}),)
+        if self._asks and ended_well:
+            outcome = {"type": "interrupt", "interrupts": [{"id": f"{self._run_id}-0", "reason": "confirmation"}]}
+            last = chunk.run_finished(self._run_id, self._thread_id, outcome=outcome)
+            return Ending(status=Status.INTERRUPTED, chunks=farewell, terminal=last)
         if self._result and ended_well:
             return Ending(status=Status.COMPLETED, chunks=farewell)
         code = "agent_lost" if exit.kind is ExitKind.LOST else "agent_exit"

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from runtime.core.ops import Create
 from runtime.engine.checkpointing import Pace
+from runtime.testing.sim_asking import People
 from runtime.testing.sim_deployment import Deployment
 from runtime.testing.sim_loop import THREAD_SLOW_S
 from runtime.testing.sim_net import NetWeather, Process
@@ -37,6 +38,8 @@ class Chaos:
         self._checker = deployment.checker
         self._effects = 0
         self._lose_the_end = deployment.lose_the_end
+        self._people = People(self._loop, plan, self._outside, self._checker.questions)
+        self._checker.questions.heard = self._people.hear
         self._deeds: dict[str, Callable[[], None]] = {
             "crash driver": self._crash_driver,
             "hold driver": self._hold_driver,
@@ -63,7 +66,8 @@ class Chaos:
     def over(self) -> bool:
         """Return whether everything that was asked for has come to its end."""
         runs = self._checker.runs.values()
-        return not self.posting and not self._outside.watching and all(run.status.terminal for run in runs)
+        waiting = self.posting or self._people.busy or self._outside.watching
+        return not waiting and all(run.status.terminal for run in runs)
 
     async def rage(self) -> None:
         """Return when trouble is over; what it has set in motion may go on."""

@@ -32,6 +32,7 @@ from runtime.core.record import CancelReason, Head, OnDisconnect, RunSpec, Statu
 from runtime.engine.viewers import VIEWER_TTL_S
 from runtime.ports import Pulse, Store
 from runtime.settings import Settings
+from runtime.testing.sim_asking import AskCheck
 from runtime.testing.sim_loop import SimLoop
 from runtime.testing.sim_loss import LossCheck
 from runtime.testing.sim_pruning import PruneCheck
@@ -92,6 +93,7 @@ class Checker:
         self.loss = LossCheck(store, self.breach)
         self._transcripts = TranscriptCheck(store, self.breach)
         self.pruning = PruneCheck(loop, store, settings, self.breach)
+        self.questions = AskCheck(store, self.breach)
 
     def write(self, text: str) -> None:
         """Write one line of the trace."""
@@ -110,6 +112,7 @@ class Checker:
         self.supervisor_epoch = supervisor_epoch
         self._checkpoints.forget()
         self.pruning.went_back()
+        self.questions.went_back()
         known = self._lost | self.runs  # what an earlier copy had not, the next one may have
         self.runs, self._lost = {}, {}
         for run_id, run in known.items():
@@ -134,12 +137,13 @@ class Checker:
             self._checkpoints.decided(op, outcome)
             self._transcripts.decided(op, outcome)
             self.pruning.decided(op, outcome)
+            self.questions.decided(op, outcome)
         self._checkpoints.committed()
         self._transcripts.committed()
 
     def _decided(self, op: Op, outcome: Outcome) -> None:
         match outcome:
-            case Created(head=head, cancelled_previous=previous):
+            case Created(head=head, cancelled_previous=previous, resumed=resumed):
                 if head.run_id in self.runs:
                     self.breach("I9", f"{head.run_id} was created twice")
                 assert not isinstance(op, Append | Assign)
@@ -147,6 +151,8 @@ class Checker:
                     self._loop.time() - (self._loop.wall_ms() - head.created_at) / 1000
                 )  # its commit may take a while
                 self.runs[head.run_id] = RunView(head, getattr(op, "spec"), began)  # noqa: B009 - a Create's
+                if resumed is not None:
+                    self.runs[resumed.run_id].status = Status.COMPLETED
                 self._holds_alone(head.run_id)
                 if previous is not None:
                     self.runs[previous].cancelled = True
@@ -206,7 +212,7 @@ class Checker:
         if stored is None or stored[0].next_seq < op.batch.next_seq:
             self.breach("I2", f"{op.run_id}: a batch at {op.batch.seq} was answered and is not stored")
         self._under_epoch(op.run_id, op.batch.epoch, "an append")
-        if run.status.terminal:
+        if run.status is not Status.RUNNING:
             self.breach("I5", f"{op.run_id}: an append was stored after the end")
         if op.batch.seq != run.length:
             self.breach("I3", f"{op.run_id}: a batch at {op.batch.seq} was stored in a log of {run.length}")
@@ -292,7 +298,7 @@ class Checker:
     def _acknowledged(self, op: Op, value: Appended | Finished) -> None:
         if isinstance(value, Appended) and isinstance(op, Append) and value.seq == op.batch.seq:
             self.runs[op.run_id].acknowledged[value.seq] = op.batch.data
-        if isinstance(value, Finished) and isinstance(op, Finish):
+        if isinstance(value, Finished) and isinstance(op, Finish) and op.batch.count:
             self.runs[op.run_id].acknowledged[op.batch.seq] = op.batch.data
 
     def _told(self, process: str, run_id: str, *, refused: bool) -> None:
@@ -320,11 +326,11 @@ class Checker:
             self._destroyed(run_id, by)
 
     def _ended(self, run_id: str) -> bool:
-        return run_id in self.runs and self.runs[run_id].status.terminal
+        return run_id in self.runs and self.runs[run_id].status is not Status.RUNNING
 
     def _destroyed(self, run_id: str, by: str) -> None:
         stored = self._store.read_run(run_id)
-        allowed = stored is not None and (stored[0].status.terminal or stored[0].cancel_requested)
+        allowed = stored is not None and (stored[0].status is not Status.RUNNING or stored[0].cancel_requested)
         if not allowed and run_id not in self.loss.runs:
             self.breach("P4", f"{run_id}: {by} destroyed the sandbox of a run that nobody ended")
 

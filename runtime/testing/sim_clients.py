@@ -67,9 +67,11 @@ class Outside:
         """Start a run, or join it; tell the supervisor as the gateway does. False: refused."""
         outcome = await repeat(lambda: self._shard(create.run_id).submit(create))
         match outcome:
-            case Created(head=head, cancelled_previous=previous):
+            case Created(head=head, cancelled_previous=previous, resumed=resumed):
                 if previous is not None:
                     await self._supervisors.tell(lambda supervisor: supervisor.cancel(previous))
+                if resumed is not None:
+                    await self._asking(lambda: self._shard(resumed.run_id).record(resumed.run_id))
                 if head.needs_driver:
                     await self._supervisors.tell(lambda supervisor: supervisor.start(head.run_id))
             case Joined(head=head):

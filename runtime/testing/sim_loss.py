@@ -21,6 +21,11 @@ class LossCheck:
         self._given: dict[tuple[str, int, int], bytes] = {}
         self._generation = -1  # the newest one of which something is lost
 
+    @property
+    def happened(self) -> bool:
+        """Return whether the store has lost its end at all."""
+        return self._generation >= 0
+
     def given(self, run_id: str, generation: int, position: int, data: bytes) -> None:
         """See a chunk that a reader is given, with its offset."""
         before = self._given.setdefault((run_id, generation, position), data)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from runtime.core.ops import Create
 from runtime.core.record import Limits, OnDisconnect, RunSpec
 from runtime.testing.sim_agent import MAX_LINE_BYTES, Script, write_script
+from runtime.testing.sim_asking import SHARE, let_ask
 from runtime.testing.sim_net import NetWeather
 from runtime.testing.sim_world import Weather
 
@@ -71,6 +72,7 @@ class Plan:
     postgres: bool  # the store is a server's; else it is the one that was given
     crossing: float  # share of the moments at which another shard's commit may come between, those at which one does
     store_slow_s: float
+    asking: dict[str, Create] = field(default_factory=dict)  # runs whose agents ask at their end
     losses: int = 0  # times at which the store loses its end
     log_retention_s: int = 0  # 0: nothing is old enough to go
     transcript_retention_s: int = 0
@@ -124,6 +126,10 @@ def draw_plan(rng: random.Random) -> Plan:
     if plan.postgres:
         # Of its own, so that the histories without losses stay what they are.
         plan.losses = random.Random(plan.seconds).choice([0, 0, 0, 1, 1, 2])
+    # Of its own, too.
+    asking = random.Random(plan.seconds * plan.pace_s)
+    if asking.randrange(SHARE) == 0:
+        let_ask(plan, asking)
     return plan
 
 

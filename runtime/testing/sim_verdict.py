@@ -68,7 +68,9 @@ def _judge_log(checker: Checker, head: Head, batches: list[Batch], log: list[byt
     for seq, data in checker.runs[run_id].acknowledged.items():
         if data not in [batch.data for batch in batches if batch.seq == seq]:
             checker.breach("I2", f"{run_id}: what was acknowledged at {seq} is not there")
-    if head.generation or run_id in checker.loss.runs:
+    # A closed log stays in its generation, but a run that asks has no ending yet: its epoch is raised.
+    raised = checker.loss.happened and run_id in checker.questions.asked
+    if head.generation or raised or run_id in checker.loss.runs:
         if sorted({claim.epoch for claim in head.claims}) != [claim.epoch for claim in head.claims]:
             checker.breach("I1", f"{run_id}: claims {[claim.epoch for claim in head.claims]}")
     elif [claim.epoch for claim in head.claims] != list(range(1, len(head.claims) + 1)) or (
@@ -88,7 +90,8 @@ def _judge_ending(checker: Checker, head: Head, log: list[bytes]) -> None:
         checker.breach("I5", f"{run_id}: {head.status} with terminal chunks at {terminals} of {len(log)}")
     if not head.status.terminal == head.closed == (head.finished_at is not None) == (head.finish is not None):
         checker.breach("I5", f"{run_id}: {head.status}, closed={head.closed}, finished at {head.finished_at}")
-    if terminals and (kinds[-1] == chunk.RUN_FINISHED) != (head.status is Status.COMPLETED):
+    well = head.status is Status.COMPLETED or run_id in checker.questions.asked  # which ends with its question
+    if terminals and (kinds[-1] == chunk.RUN_FINISHED) != well:
         checker.breach("I5", f"{run_id}: {head.status}, but its log ends with {kinds[-1]}")
     opened: dict[str, None] = {}
     for data in log:

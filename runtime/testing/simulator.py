@@ -8,7 +8,7 @@ asked, what breaks, and which of the ready callbacks runs next. The same seed gi
     sim_net                    messages and processes          sim_store, sim_postgres            threads, store faults
     sim_shards                 incarnations of the shards      sim_fleet, sim_supervisors         drivers, supervisors
     sim_clients                what comes from outside         sim_plan, sim_chaos                what breaks, and when
-    sim_check, sim_verdict     what must hold
+    sim_check, sim_verdict     what must hold              sim_asking                             questions, answers
 
 Not made up, and so not here: any rule about who may write what. `tests/sim` has a test that this stays so.
 """

@@ -271,3 +271,48 @@ def test_a_run_cancelled_in_the_queue_while_the_holder_ends_is_ended_once(sides:
         assert _head(one.store, second).status is Status.ABORTED
         assert one.store.find_active(OWNER, thread) is None
         assert two.ask(create(f"c-{turn}", thread), Created).head.queued is False
+
+
+def _asks(side: Side, run_id: str, thread_id: str) -> None:
+    side.start(run_id, thread_id)
+    side.ask(finish(1, 1, Status.INTERRUPTED, run_id), Finished)
+
+
+def test_of_two_answers_at_once_one_takes_the_place_of_the_run_that_asked(sides: tuple[Side, Side]) -> None:
+    """P23, where both answers and the question lie on different shards."""
+    one, two = sides
+    for turn in range(ROUNDS):
+        thread, asked = f"t-{turn}", f"a-{turn}"
+        _asks(one, asked, thread)
+        outcomes = [
+            outcome
+            for (outcome,) in _at_once(
+                lambda thread=thread: one.do(create(f"{thread}-0", thread, resumes=True)),  # type: ignore[misc]
+                lambda thread=thread: two.do(create(f"{thread}-1", thread, resumes=True)),  # type: ignore[misc]
+            )
+        ]
+        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Created", "NothingToResume"]
+        (created,) = [outcome for outcome in outcomes if isinstance(outcome, Created)]
+        assert _head(two.store, asked).status is Status.COMPLETED
+        assert _head(two.store, asked).next_seq == 2, "no chunk"
+        active = two.store.find_active(OWNER, thread)
+        assert active is not None
+        assert active.run_id == created.head.run_id
+
+
+def test_of_stop_and_an_answer_at_once_either_wins_and_never_both(sides: tuple[Side, Side]) -> None:
+    one, two = sides
+    for turn in range(ROUNDS):
+        thread, asked, answer = f"t-{turn}", f"a-{turn}", f"b-{turn}"
+        _asks(one, asked, thread)
+        (stopped,), (answered,) = _at_once(
+            lambda asked=asked: one.do(cancel(asked)),  # type: ignore[misc]
+            lambda answer=answer, thread=thread: two.do(create(answer, thread, resumes=True)),  # type: ignore[misc]
+        )
+        assert isinstance(stopped, Done)
+        taken = isinstance(answered, Created)
+        assert stopped.changed != taken
+        head = _head(one.store, asked)
+        assert (head.status, head.cancel_requested) == (
+            (Status.COMPLETED, False) if taken else (Status.INTERRUPTED, True)
+        )

@@ -82,6 +82,9 @@ TROUBLE = {
     "postgres: restarts",
     "decided on what is no longer so",
     "comes between",
+    "status=interrupted",
+    "-answer -> Created",
+    "NothingToResume",
 }
 
 

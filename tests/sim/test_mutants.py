@@ -9,7 +9,7 @@ from itertools import islice
 
 import pytest
 from msgspec import structs
-from sim import mutants, reap_mutants
+from sim import ask_mutants, mutants, reap_mutants
 from sim.mutants import applied
 
 from runtime.core.record import OnDisconnect
@@ -54,6 +54,9 @@ CAUGHT_AS: dict[Mutant, str] = {
     reap_mutants.never_expire: "I7",
     reap_mutants.account_for_nothing: "P22",
     reap_mutants.reap_without_the_supervisor_epoch: "P6",
+    ask_mutants.answer_what_is_being_ended: "P23",
+    ask_mutants.answer_beside_the_question: "I7",
+    ask_mutants.drive_what_waits: "P23",
     mutants.write_on_what_was_believed: "I7",
     mutants.remember_what_failed: "I7",
     mutants.keep_half_of_a_group: "I3",
@@ -126,6 +129,7 @@ NEEDS |= {
         "hold supervisor" in plan.kinds and plan.spared > 0 and any(post.leaves_at for post in plan.posts)
     ),
 }
+NEEDS |= {mutant: (lambda plan: bool(plan.asking)) for mutant in CAUGHT_AS if mutant.__module__ == ask_mutants.__name__}
 CHANGED: dict[Mutant, Callable[[Plan], None]] = {mutants.have_no_unique_index: _meet_at_once}
 
 
