@@ -90,10 +90,10 @@ class AskCheck:
 
     def went_back(self) -> None:
         """What was stored may be lost (P10): believe the store."""
-        for run_id in list(self.asked):
+        for run_id in self._epochs:  # also of what an earlier copy had not
             head = (self._store.read_run(run_id) or (None,))[0]
             if head is None or head.status is Status.RUNNING:
-                del self.asked[run_id]
+                self.asked.pop(run_id, None)
             elif head.status is Status.INTERRUPTED:
                 self.asked[run_id] = "stopped" if head.cancel_requested else "asks"
 
