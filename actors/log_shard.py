@@ -23,7 +23,6 @@ from actors.segments import RaySegments  # noqa: E402
 from actors.slots import runs_that_fit_now  # noqa: E402
 from runtime.core.ops import Create, Finish, Op, Outcome  # noqa: E402
 from runtime.engine.clock import StoreThreads, SystemClock  # noqa: E402
-from runtime.engine.forever import forever  # noqa: E402
 from runtime.engine.shard import Shard  # noqa: E402
 from runtime.errors import ShardSuperseded, StoreRefused  # noqa: E402
 from runtime.settings import Settings  # noqa: E402
@@ -84,7 +83,7 @@ class LogShard:
             self._hooks = load_attribute(HOOK_QUEUE, "hooks")(
                 shard.record, load_attribute(HOOK_SENDER, "hooks")(self._settings)
             )
-            self._sending = asyncio.create_task(forever("hooks", self._hooks.turn))
+            self._sending = asyncio.create_task(self._hooks.run())
             shard.story.listener = self._hooks.hear
         return shard
 

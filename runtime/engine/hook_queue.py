@@ -17,6 +17,7 @@ import msgspec
 from runtime.core.batch import Batch
 from runtime.core.ops import Append, Appended, Attach, Claimed, Detach, Done, Finish, Finished, Op, Outcome
 from runtime.core.record import Head, RunSpec, Struct
+from runtime.engine.forever import forever
 from runtime.hooks import RunFacts
 
 log = logging.getLogger("outlast.hooks")
@@ -97,6 +98,10 @@ class HookQueue:
         if not self.dropped:
             log.warning("hooks are too slow, or not there: events are dropped from now on, and counted")
         self.dropped += count
+
+    async def run(self) -> None:
+        """Send for ever."""
+        await forever("hooks", self.turn)
 
     async def turn(self) -> None:
         """Send what has gathered, or wait for something. A group that nobody confirms is not sent again."""

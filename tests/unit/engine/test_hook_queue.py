@@ -9,7 +9,6 @@ from unit.engine.stage import RUN, Stage, append, claim, create, finish
 
 from runtime.core.ops import Detach
 from runtime.engine import hook_queue
-from runtime.engine.forever import forever
 from runtime.engine.hook_queue import HookEvent, HookQueue
 from runtime.engine.shard import Shard
 from runtime.hooks import NAMES
@@ -39,7 +38,7 @@ async def opened(receiver: Receiver) -> tuple[Shard, HookQueue, asyncio.Task[Non
     shard = await Stage().open()
     queue = HookQueue(shard.record, receiver.send)
     shard.story.listener = queue.hear
-    return shard, queue, asyncio.create_task(forever("hooks", queue.turn))
+    return shard, queue, asyncio.create_task(queue.run())
 
 
 async def a_run(shard: Shard) -> None:
