@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime.core.ids import shown_run_id
+from runtime.core.ids import Offset, shown_run_id
 from runtime.core.record import Head
 from runtime.errors import InputInvalid, OffsetGone
 
@@ -11,7 +11,7 @@ class LogPruned(OffsetGone):
     """Every offset of this log is gone: the retention of logs is over. What the run said may still be kept."""
 
     def __init__(self, head: Head) -> None:
-        super().__init__("-1", "-1")
+        super().__init__("-1", str(Offset(head.generation, head.next_seq)))
         self.message = (
             f"The log of run {shown_run_id(head.run_id)!r} is not kept any more (OUTLAST_LOG_RETENTION_S). What is "
             f"left of it is in GET /api/chat?threadId={head.thread_id}."

@@ -15,10 +15,12 @@ from postgres_server import PostgresServer
 
 from runtime.core.ops import Appended, Created, Op, Unstorable
 from runtime.errors import StoreFull
+from runtime.stores import postgres as postgres_store
 from runtime.stores.postgres import PostgresStore
 from runtime.stores.postgres_connection import Session
 from runtime.stores.postgres_reading import READERS
 from runtime.testing.sample_ops import OWNER, RUN, append, claim, create, finish, live, spec, text
+from runtime.testing.store_cases.pruning import CHUNKS, ended, prune
 from runtime.testing.store_cases.shard_driver import ShardDriver
 
 Open = Callable[..., PostgresStore]
@@ -223,3 +225,17 @@ def test_a_full_disk_keeps_nothing_and_goes_on_once_there_is_space(
     ballast.unlink()
     shard.ask(append(live(seq, 1, word)), Appended)
     assert shard.log()[1:] == [text(word)] * seq
+
+
+@pytest.mark.parametrize(("batches", "size", "lefts"), [(3, 1 << 30, [8, 5, 2, 0]), (100, 1, list(range(10, -1, -1)))])
+def test_a_log_that_is_removed_goes_in_pieces_of_so_many_batches_or_bytes(
+    shard: ShardDriver, monkeypatch: pytest.MonkeyPatch, batches: int, size: int, lefts: list[int]
+) -> None:
+    monkeypatch.setattr(postgres_store, "DROP_BATCHES", batches)
+    monkeypatch.setattr(postgres_store, "DROP_BYTES", size)
+    shard.do(prune(ended(shard)))
+    whole = shard.log()
+    assert len(whole) == 2 + CHUNKS == 11
+    for left in lefts:
+        assert shard.store.drop_log(RUN) == left
+        assert shard.log() == whole[:left]

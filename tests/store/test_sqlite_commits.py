@@ -16,8 +16,10 @@ import pytest
 from runtime.core.ops import Appended, Created, Op, Unstorable
 from runtime.errors import StoreFull, StoreUnavailable
 from runtime.stores import sqlite as sqlite_store
+from runtime.stores import sqlite_dropping
 from runtime.stores.sqlite import SqliteStore, create_store
 from runtime.testing.sample_ops import OWNER, RUN, append, create, finish, live, spec, text
+from runtime.testing.store_cases.pruning import CHUNKS, ended, prune
 from runtime.testing.store_cases.shard_driver import ShardDriver
 
 
@@ -256,3 +258,17 @@ def test_text_that_is_no_unicode_is_stored_as_it_came(shard: ShardDriver) -> Non
     record = shard.store.read_run(RUN)
     assert record is not None
     assert record[1].input == odd
+
+
+@pytest.mark.parametrize(("batches", "size", "lefts"), [(3, 1 << 30, [8, 5, 2, 0]), (100, 1, list(range(10, -1, -1)))])
+def test_a_log_that_is_removed_goes_in_pieces_of_so_many_batches_or_bytes(
+    shard: ShardDriver, monkeypatch: pytest.MonkeyPatch, batches: int, size: int, lefts: list[int]
+) -> None:
+    monkeypatch.setattr(sqlite_dropping, "DROP_BATCHES", batches)
+    monkeypatch.setattr(sqlite_dropping, "DROP_BYTES", size)
+    shard.do(prune(ended(shard)))
+    whole = shard.log()
+    assert len(whole) == 2 + CHUNKS == 11
+    for left in lefts:
+        assert shard.store.drop_log(RUN) == left
+        assert shard.log() == whole[:left]

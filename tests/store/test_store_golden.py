@@ -12,6 +12,7 @@ import store_golden
 
 from runtime.core import checkpoint, chunk
 from runtime.core.ops import Appended
+from runtime.core.reap_ops import ReapStage
 from runtime.core.record import Head, RunSpec, Status, to_wire
 from runtime.stores import codec
 from runtime.stores.sqlite import SqliteStore, create_store
@@ -41,6 +42,8 @@ def test_a_store_of_schema_1_is_served(tmp_path: Path) -> None:
         assert (first.chunks(), last.seq, last.count) == ([chunk.run_accepted()], 5, 1)
         assert old.read_stderr("run-1") == b"\xff\x00tail"
         assert [head.run_id for head in old.list_unfinished(0)] == ["run-2"]
+        assert [old.list_reapable(0, ReapStage.PRUNE, 1 << 60, 9), head.transcript] == [[], False]
+        assert [head.run_id for head in old.list_reapable(0, ReapStage.FORGET, 1 << 60, 9)] == ["run-1"]
         assert [head.run_id for head, _ in old.list_thread(OWNER, "thread-1")] == ["run-1", "run-2"]
         shard = ShardDriver(old)
         assert shard.epoch == 2
