@@ -130,6 +130,8 @@ def draw_plan(rng: random.Random) -> Plan:
     asking = random.Random(plan.seconds * plan.pace_s)
     if asking.randrange(SHARE) == 0:
         let_ask(plan, asking)
+    # Likewise: in some histories what has ended is soon too old to be kept.
+    plan.log_retention_s = random.Random(plan.seconds + 1).choice([0, 0, 0, 0, 0, 5])
     return plan
 
 
