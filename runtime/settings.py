@@ -126,6 +126,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     owner_max_runs: Annotated[
         int, Meta(ge=0, description="Runs of one owner active at once; 0: no bound of its own.")
     ] = 0
+    owner_max_bytes: Annotated[
+        int,
+        Meta(ge=0, description="Bytes that one owner's logs may hold for a run to begin; beyond it 429. 0: no bound."),
+    ] = 0
     max_body_bytes: Annotated[int, Meta(ge=1024, description="Largest request body.")] = 8 << 20
     body_timeout_s: Annotated[
         float, Meta(gt=0, description="Longest time that a request body may take to come; beyond it 408.")

@@ -18,6 +18,7 @@ from runtime.core.ops import (
     NotClaimable,
     NothingToResume,
     ThreadBusy,
+    TooManyBytes,
     TooManyRuns,
     UnknownRun,
 )
@@ -34,6 +35,8 @@ def create(view: View, op: Create, now_ms: int) -> Decision:
         return Decision(outcome=TooManyRuns(limit=op.max_runs))
     if op.owner_max_runs and not op.resumes and view.unfinished_runs(op.owner) >= op.owner_max_runs:
         return Decision(outcome=TooManyRuns(limit=op.owner_max_runs, of_owner=True))
+    if op.owner_max_bytes and not op.resumes and view.owned_bytes(op.owner) >= op.owner_max_bytes:
+        return Decision(outcome=TooManyBytes(limit=op.owner_max_bytes))
     holder = view.holder(op.owner, op.thread_id)
     if op.resumes:
         return _resume(view, op, holder, now_ms)

@@ -41,6 +41,9 @@ class View(Protocol):
     def unfinished_runs(self, owner: str | None = None) -> int:
         """Return how many runs are not terminal, of all owners or of one."""
 
+    def owned_bytes(self, owner: str) -> int:
+        """Return what the owner's logs hold (`core/owned.py`)."""
+
     def supervisor(self) -> SupervisorRow:
         """Return the current supervisor; epoch 0 before the first."""
 

@@ -39,6 +39,7 @@ class Create(Struct, frozen=True, kw_only=True, tag=True):
     on_busy: str = "reject"  # reject | enqueue | cancel-previous
     max_runs: int = 0  # not terminal at once in the store; 0: no bound
     owner_max_runs: int = 0  # of the owner's
+    owner_max_bytes: int = 0  # that the owner's logs may hold for one more run to begin; 0: no bound
     resumes: bool = False  # it answers what the thread's interrupted run asks, and takes its place (P23)
 
 
@@ -271,6 +272,12 @@ class TooManyRuns(Struct, frozen=True, kw_only=True, tag=True):
     of_owner: bool = False
 
 
+class TooManyBytes(Struct, frozen=True, kw_only=True, tag=True):
+    """The owner's logs hold `limit` bytes already, or more."""
+
+    limit: int
+
+
 class Superseded(Struct, frozen=True, kw_only=True, tag=True):
     """A newer epoch drives the run (I1)."""
 
@@ -349,6 +356,7 @@ Refusal = (
     | ThreadBusy
     | NothingToResume
     | TooManyRuns
+    | TooManyBytes
     | Superseded
     | AlreadyEnded
     | NotClaimable

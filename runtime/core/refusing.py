@@ -17,6 +17,7 @@ from runtime.core.ops import (
     Superseded,
     SupervisorStale,
     ThreadBusy,
+    TooManyBytes,
     TooManyRuns,
     UnknownRun,
     Unstorable,
@@ -35,11 +36,13 @@ from runtime.errors import (
     TooMany,
 )
 
+LOGS_AGE_S = 3600  # what is to be waited for is a retention, of days
+
 
 def to_error(refusal: Refusal) -> OutlastError:
     """Return the exception for a refusal, for callers that raise. It names runs as their owners do."""
     match refusal:
-        case DigestDiffers() | ThreadBusy() | NothingToResume() | TooManyRuns():
+        case DigestDiffers() | ThreadBusy() | NothingToResume() | TooManyRuns() | TooManyBytes():
             return _not_created(refusal)
         case UnknownRun(run_id=run_id):
             return RunNotFound(shown_run_id(run_id))
@@ -65,7 +68,7 @@ def to_error(refusal: Refusal) -> OutlastError:
             return OutlastError(f"An operation of run {run_id!r} cannot be stored: {detail}", code="internal")
 
 
-def _not_created(refusal: DigestDiffers | ThreadBusy | NothingToResume | TooManyRuns) -> OutlastError:
+def _not_created(refusal: DigestDiffers | ThreadBusy | NothingToResume | TooManyRuns | TooManyBytes) -> OutlastError:
     match refusal:
         case DigestDiffers(run_id=run_id):
             return RunExists(shown_run_id(run_id))
@@ -76,6 +79,13 @@ def _not_created(refusal: DigestDiffers | ThreadBusy | NothingToResume | TooMany
                 f"resume answers an interrupted run, and thread {thread_id!r} has none now. Send a message instead.",
                 code="resume_invalid",
                 field="resume",
+            )
+        case TooManyBytes(limit=limit):
+            return TooMany(
+                f"Your logs hold {limit} bytes or more, which is the limit (OUTLAST_OWNER_MAX_BYTES). It is less again "
+                "when logs are older than they are kept.",
+                code="too_many_bytes",
+                retry_after_s=LOGS_AGE_S,
             )
         case TooManyRuns(limit=limit, of_owner=of_owner):
             whose, setting = (" of yours", "OWNER_MAX_RUNS") if of_owner else ("", "MAX_RUNS")

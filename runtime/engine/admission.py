@@ -63,6 +63,7 @@ def create_op(
         on_busy=options.on_busy or "reject",
         max_runs=settings.max_runs,
         owner_max_runs=settings.owner_max_runs,
+        owner_max_bytes=settings.owner_max_bytes,
         resumes=bool(stored.get("resume")),
     )
 

@@ -12,6 +12,7 @@ from runtime.core.batch import Batch
 from runtime.core.checkpoint import Checkpoint
 from runtime.core.decision import Decision, SupervisorRow
 from runtime.core.generations import next_epoch, raised
+from runtime.core.owned import total_bytes
 from runtime.core.record import Head, RunSpec
 
 Thread = tuple[str, str]  # owner, thread id
@@ -109,6 +110,10 @@ class Transaction:
             if owner in (None, head.owner):
                 count += (not head.status.terminal) - (run_id in stored)
         return count
+
+    def owned_bytes(self, owner: str) -> int:
+        """Return what the owner's logs hold."""
+        return total_bytes((self._tables.heads | self._heads).values(), owner)
 
     def supervisor(self) -> SupervisorRow:
         """Return the current supervisor; epoch 0 before the first."""

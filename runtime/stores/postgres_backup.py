@@ -14,6 +14,7 @@ import psycopg
 from runtime.core import reaping
 from runtime.core.generations import next_generation, raised
 from runtime.core.ids import shard_of
+from runtime.core.owned import settled_bytes
 from runtime.errors import StoreRefused
 from runtime.stores import postgres_schema as sql
 from runtime.stores.backup_file import BackupHeader, Row, StoredBatch, StoredRun
@@ -51,6 +52,8 @@ _PUT_TRANSCRIPT: Final = "INSERT INTO outlast.transcript (run, stored) VALUES (%
 _PUT_CHECKPOINT: Final = "INSERT INTO outlast.checkpoint (run, stored) VALUES (%s, %b)"
 _PUT_BATCH: Final = """INSERT INTO outlast.batch (run, seq, n, epoch, band, first_index, key, ends, data)
     VALUES (%s, %s, %s, %s, %s, %s, %b, %b, %b)"""
+_ADD_OWNED: Final = """INSERT INTO outlast.owned AS o (owner, shard, bytes) VALUES (%s, %s, %s)
+    ON CONFLICT (owner, shard) DO UPDATE SET bytes = o.bytes + excluded.bytes"""
 # Never back: a sequence is in no transaction.
 _CONTINUE_ORDINALS: Final = """SELECT setval('outlast.run_ordinal',
     greatest(%s, (SELECT last_value FROM outlast.run_ordinal)))"""
@@ -192,6 +195,8 @@ class _Filler:
         ):
             if value is not None:
                 self._session.execute(statement, (run.ordinal, value))
+        if settled := settled_bytes(head):
+            self._session.execute(_ADD_OWNED, (head.owner, shard, settled))
         self._ordinal = run.ordinal
 
     def _add_batch(self, batch: StoredBatch) -> None:

@@ -85,6 +85,8 @@ PARAMETERS: Final = (
     ("transcripts", "bytea[]"),
     ("mark_runs", "text[]"),
     ("marks", "bytea[]"),
+    ("owned_owners", "text[]"),  # by how much what their ended runs' logs hold changes
+    ("owned_changes", "bigint[]"),
     ("supervisor_epoch", "bigint"),
     ("supervisor_claimant", "text"),
 )
@@ -218,6 +220,12 @@ BEGIN
         DELETE FROM outlast.checkpoint WHERE run IN (
             SELECT r.ordinal FROM unnest(mark_runs, marks) AS m(run_id, stored)
             JOIN outlast.run AS r USING (run_id) WHERE m.stored IS NULL);
+    END IF;
+    -- A row of this shard's own: shards that end runs of one owner at once do not wait for each other.
+    IF cardinality(owned_owners) > 0 THEN
+        INSERT INTO outlast.owned AS o (owner, shard, bytes)
+        SELECT c.owner, p_shard, c.change FROM unnest(owned_owners, owned_changes) AS c(owner, change)
+        ON CONFLICT (owner, shard) DO UPDATE SET bytes = o.bytes + excluded.bytes;
     END IF;
     IF supervisor_epoch >= 0 THEN
         UPDATE outlast.supervisor SET epoch = supervisor_epoch, claimant = supervisor_claimant;

@@ -27,6 +27,9 @@ class Migration(NamedTuple):
     statements: tuple[str, ...]
 
 
+# `->`, since `->>` reads every string of the head.
+_LOG_BYTES: Final = "(convert_from(head, 'UTF8')::json -> 'logBytes')::text::bigint"
+
 MIGRATIONS: Final = (
     Migration(
         1,
@@ -152,6 +155,23 @@ MIGRATIONS: Final = (
             postgres_function.CREATE,
         ),
     ),
+    Migration(
+        8,
+        "what owners' logs hold",
+        (
+            """CREATE TABLE outlast.owned (
+                owner text COLLATE "C" NOT NULL,
+                shard integer NOT NULL,
+                bytes bigint NOT NULL,
+                PRIMARY KEY (owner, shard)) WITH (fillfactor = 60)""",
+            f"""INSERT INTO outlast.owned (owner, shard, bytes)
+                SELECT owner, shard, sum({_LOG_BYTES}) FROM outlast.run
+                WHERE terminal AND coalesce((convert_from(head, 'UTF8')::json -> 'kept')::text, '"log"') = '"log"'
+                GROUP BY owner, shard""",
+            postgres_function.REMOVE,
+            postgres_function.CREATE,
+        ),
+    ),
 )
 SCHEMA_VERSION: Final = MIGRATIONS[-1].version
 
@@ -194,6 +214,9 @@ READ_QUEUE: Final = f"""SELECT {_ROW} FROM outlast.run
     WHERE owner = %s AND thread_id = %s AND NOT terminal AND queued ORDER BY ordinal LIMIT %s"""
 COUNT_UNFINISHED: Final = "SELECT count(*) FROM outlast.run WHERE NOT terminal"
 COUNT_OWNED: Final = "SELECT count(*) FROM outlast.run WHERE NOT terminal AND owner = %s"
+# What an owner's logs hold: of runs that have ended, and of the others.
+READ_OWNED: Final = f"""SELECT (coalesce((SELECT sum(bytes) FROM outlast.owned WHERE owner = %(owner)s), 0) + coalesce(
+    (SELECT sum({_LOG_BYTES}) FROM outlast.run WHERE owner = %(owner)s AND NOT terminal), 0))::bigint"""
 READ_SUPERVISOR: Final = "SELECT epoch, claimant FROM outlast.supervisor"
 _BATCH: Final = "seq, n, epoch, band, first_index, key, ends, data"
 # A stored batch at its place, or by its cause: what a repeat is compared with (P7, P8).

@@ -15,6 +15,7 @@ from runtime.core import reaping
 from runtime.core.batch import Band, Batch
 from runtime.core.decision import Decision, SupervisorRow
 from runtime.core.ops import Create, DigestDiffers, Joined, Op, Outcome, TooManyRuns
+from runtime.core.owned import kept_bytes, settled_change
 from runtime.core.record import Head, RunSpec
 from runtime.stores import postgres_schema as sql
 from runtime.stores.codec import decode_spec, encode
@@ -41,6 +42,7 @@ class PostgresView:
         # By owner, and of all under None: what was read, and the least and most that decisions bear.
         self._counts: dict[str | None, int] = {}
         self._bounds: dict[str | None, tuple[int, int]] = {}
+        self._owned: dict[str, int] = {}
         self._seen_supervisor = -1
         # What is written on top.
         self.written: dict[str, Head] = {}
@@ -133,6 +135,17 @@ class PostgresView:
             assert row is not None
             self._counts[owner] = int(row[0])
         return self._counts[owner] + self._added(owner)
+
+    def owned_bytes(self, owner: str) -> int:
+        """Return what the owner's logs hold. Always asked, and no decision is bound to it: the bound is on growth that
+        lasts, and a run more or less that begins at it is none."""
+        if owner not in self._owned:
+            row = self._session.execute(sql.READ_OWNED, {"owner": owner}).fetchone()
+            assert row is not None
+            self._owned[owner] = int(row[0])
+        mine = ((self._stored(run_id), head) for run_id, head in self.written.items() if head.owner == owner)
+        change = sum(kept_bytes(head) - (0 if stored is None else kept_bytes(stored)) for stored, head in mine)
+        return self._owned[owner] + change
 
     def supervisor(self) -> SupervisorRow:
         """Return the current supervisor; epoch 0 before the first."""
@@ -241,6 +254,10 @@ class PostgresView:
         new = [self.written[run_id] for run_id in self.created]
         batches = [batch for batch, _ in self._batches]
         row = self.supervisor_row
+        owned: dict[str, int] = {}
+        for head in changed:
+            if change := settled_change(self._stored(head.run_id), head):
+                owned[head.owner] = owned.get(head.owner, 0) + change
         return {
             **_head_columns("head", changed),
             "heads": [self._heads[head.run_id] for head in changed],
@@ -265,6 +282,8 @@ class PostgresView:
             "transcripts": list(self._transcripts.values()),
             "mark_runs": list(self._checkpoints),
             "marks": list(self._checkpoints.values()),
+            "owned_owners": list(owned),
+            "owned_changes": list(owned.values()),
             "supervisor_epoch": -1 if row is None else row.epoch,
             "supervisor_claimant": "" if row is None else row.claimant,
         }

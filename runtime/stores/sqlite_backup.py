@@ -17,6 +17,7 @@ from typing import Any, Final
 from runtime import process
 from runtime.core import reaping
 from runtime.core.generations import raised
+from runtime.core.owned import settled_bytes
 from runtime.errors import StoreRefused
 from runtime.stores import sqlite_schema as sql
 from runtime.stores.backup_file import BackupHeader, Row, StoredBatch, StoredRun
@@ -199,6 +200,8 @@ class _Filler:
             self._execute(sql.ADD_DESTROY_PENDING, (run.ordinal,))
         if (due := reaping.due(head)) is not None:
             self._execute(sql.WRITE_REAP, (run.ordinal, *due))
+        if settled := settled_bytes(head):
+            self._execute(sql.ADD_OWNED, (head.owner, settled))
 
     def _add_batch(self, batch: StoredBatch) -> None:
         key = None if batch.key is None else batch.key.decode("utf-8", "surrogatepass")

@@ -118,6 +118,17 @@ MIGRATIONS: Final = (
         # Heads of before do not say whether there is a transcript: their logs are kept as if there was none.
         ("UPDATE reap SET stage = 'forget' WHERE stage = 'prune'",),
     ),
+    Migration(
+        8,
+        "what owners' logs hold",
+        (
+            "CREATE TABLE owned (owner TEXT PRIMARY KEY, bytes INTEGER NOT NULL) WITHOUT ROWID",
+            """INSERT INTO owned (owner, bytes)
+                SELECT owner, sum(json_extract(CAST(head AS TEXT), '$.logBytes')) FROM run
+                WHERE terminal = 1 AND coalesce(json_extract(CAST(head AS TEXT), '$.kept'), 'log') = 'log'
+                GROUP BY owner""",
+        ),
+    ),
 )
 SCHEMA_VERSION: Final = MIGRATIONS[-1].version
 
@@ -184,6 +195,9 @@ READ_OLDEST_QUEUED: Final = """SELECT ordinal, head FROM run
 # How many runs are not terminal, for the bound on them.
 COUNT_UNFINISHED: Final = "SELECT count(*) FROM run WHERE terminal = 0"
 COUNT_OWNED: Final = "SELECT count(*) FROM run WHERE terminal = 0 AND owner = ?"
+# What an owner's logs hold: of runs that have ended, and of the others.
+READ_OWNED: Final = """SELECT coalesce((SELECT bytes FROM owned WHERE owner = :owner), 0) + coalesce(
+    (SELECT sum(json_extract(CAST(head AS TEXT), '$.logBytes')) FROM run WHERE terminal = 0 AND owner = :owner), 0)"""
 READ_SUPERVISOR: Final = "SELECT epoch, claimant FROM supervisor"
 
 _BATCH: Final = "seq, n, epoch, band, first_index, key, ends, data"
@@ -225,6 +239,8 @@ READ_GIVEN_UP: Final = """SELECT ordinal FROM run JOIN reap ON reap.run = ordina
     WHERE run_id = ? AND reap.stage = 'drop'"""
 LIST_NEWEST: Final = "SELECT seq, length(data) FROM batch WHERE run = ? ORDER BY seq DESC LIMIT ?"
 DROP_FROM: Final = "DELETE FROM batch WHERE run = ? AND seq >= ?"
+ADD_OWNED: Final = """INSERT INTO owned (owner, bytes) VALUES (?, ?)
+    ON CONFLICT (owner) DO UPDATE SET bytes = bytes + excluded.bytes"""
 WRITE_SUPERVISOR: Final = "UPDATE supervisor SET epoch = ?, claimant = ?"
 
 # --- what readers ask ------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from runtime.core import reaping
 from runtime.core.batch import Band, Batch
 from runtime.core.checkpoint import Checkpoint
 from runtime.core.decision import Decision, SupervisorRow
+from runtime.core.owned import settled_change
 from runtime.core.record import Head, RunSpec
 from runtime.stores import sqlite_schema as sql
 from runtime.stores.codec import decode_head, decode_spec, encode
@@ -63,6 +64,11 @@ class SqliteView:
         counting = self._execute(sql.COUNT_UNFINISHED) if owner is None else self._execute(sql.COUNT_OWNED, (owner,))
         (count,) = counting.fetchone()
         return int(count)
+
+    def owned_bytes(self, owner: str) -> int:
+        """Return what the owner's logs hold."""
+        (held,) = self._execute(sql.READ_OWNED, {"owner": owner}).fetchone()
+        return int(held)
 
     def supervisor(self) -> SupervisorRow:
         """Return the current supervisor; epoch 0 before the first."""
@@ -136,6 +142,8 @@ class SqliteView:
         if _to_destroy(before) != _to_destroy(head):
             self._execute(sql.ADD_DESTROY_PENDING if _to_destroy(head) else sql.REMOVE_DESTROY_PENDING, (ordinal,))
         self._write_reap(ordinal, reaping.due(before), reaping.due(head))
+        if change := settled_change(before, head):
+            self._execute(sql.ADD_OWNED, (head.owner, change))
         self._heads[head.run_id] = self._last = head
 
     def _write_reap(self, ordinal: int, before: tuple[str, int] | None, due: tuple[str, int] | None) -> None:

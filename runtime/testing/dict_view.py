@@ -10,6 +10,7 @@ from runtime.core.decision import Decision, SupervisorRow
 from runtime.core.generations import next_epoch, next_generation, raised
 from runtime.core.machine import decide
 from runtime.core.ops import Op, Outcome
+from runtime.core.owned import total_bytes
 from runtime.core.record import Head, RunSpec
 
 
@@ -54,6 +55,10 @@ class DictView:
         """Return how many runs are not terminal, of all owners or of one."""
         mine = (head for head in self.heads.values() if owner in (None, head.owner))
         return sum(not head.status.terminal for head in mine)
+
+    def owned_bytes(self, owner: str) -> int:
+        """Return what the owner's logs hold."""
+        return total_bytes(self.heads.values(), owner)
 
     def supervisor(self) -> SupervisorRow:
         """Return the current supervisor."""

@@ -17,6 +17,7 @@ from typing import Any
 from psycopg.errors import LockNotAvailable, UniqueViolation
 
 from runtime.stores import postgres_schema as sql
+from runtime.stores.codec import decode_head
 from runtime.stores.postgres_durability import READ_SERVER
 from runtime.stores.postgres_function import CALL, HUGE
 from runtime.stores.postgres_loss import LIST_OPEN, RAISE, READ_HISTORY
@@ -37,6 +38,7 @@ class Tables:
         self.stderr: dict[str, bytes] = {}
         self.transcripts: dict[str, bytes] = {}
         self.marks: dict[str, bytes] = {}
+        self.owned: dict[tuple[str, int], int] = {}  # by owner and shard
         self.generation = 0
         self.history = FIRST_HISTORY  # as `meta` has it
         self.server: Callable[[], tuple[str | None, int]] = lambda: (
@@ -56,6 +58,7 @@ class Tables:
             sql.READ_QUEUE: lambda values: [_short(row) for row in self.queue(*values)],
             sql.COUNT_UNFINISHED: lambda _: [(self.unfinished(),)],
             sql.COUNT_OWNED: lambda values: [(self.unfinished(*values),)],
+            sql.READ_OWNED: lambda values: [(self._owned(values["owner"]),)],
             sql.READ_SUPERVISOR: lambda _: [self.supervisor],
             sql.READ_BATCH_AT: self._batch_at,
             sql.READ_BATCH_BY_KEY: self._batch_by_key,
@@ -99,6 +102,7 @@ class Tables:
         twin.specs, twin.stderr, twin.marks = dict(self.specs), dict(self.stderr), dict(self.marks)
         twin.transcripts = dict(self.transcripts)
         twin.batches = {run_id: dict(batches) for run_id, batches in self.batches.items()}
+        twin.owned = dict(self.owned)
         twin.generation, twin.history, twin.server = self.generation, self.history, self.server
         return twin
 
@@ -134,6 +138,11 @@ class Tables:
     def with_key(self, run_id: str, key: bytes) -> Rows:
         """Return the batch of a run that has a key."""
         return [batch for batch in self.batches.get(run_id, {}).values() if batch[5] == key]
+
+    def _owned(self, owner: str) -> int:
+        settled = sum(held for (of, _), held in self.owned.items() if of == owner)
+        unfinished = (row for row in self.runs.values() if row.owner == owner and not row.terminal)
+        return settled + sum(decode_head(row.head).log_bytes for row in unfinished)
 
     def _named(self, run_id: str) -> list[Row]:
         return [self.runs[run_id]] if run_id in self.runs else []
@@ -359,6 +368,9 @@ def write_rows(tables: Tables, group: Mapping[str, Any]) -> None:
     _replace(tables.stderr, _columns(group, "stderr_runs", "stderr_tails"))
     _replace(tables.transcripts, _columns(group, "transcript_runs", "transcripts"))
     _replace(tables.marks, _columns(group, "mark_runs", "marks"))
+    for owner, change in _columns(group, "owned_owners", "owned_changes"):
+        place = owner, group["p_shard"]
+        tables.owned[place] = tables.owned.get(place, 0) + change
     if group["supervisor_epoch"] >= 0:
         tables.supervisor = group["supervisor_epoch"], group["supervisor_claimant"]
 

@@ -7,12 +7,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from backed_up import DEPLOYMENT, ENDED, GOES_ON, NEW, RUNS, fill, told
+from backed_up import DEPLOYMENT, ENDED, GOES_ON, NEW, RUNS, fill, held, told
 from postgres_server import PostgresServer
 
 from actors.compose import open_store, store_path
 from runtime.core.ids import shard_of
-from runtime.core.ops import Appended, Created, Superseded
+from runtime.core.ops import Appended, Created, Superseded, TooManyBytes
 from runtime.errors import ShardSuperseded, StoreRefused
 from runtime.settings import Settings
 from runtime.stores.postgres import PostgresStore
@@ -58,7 +58,8 @@ def test_a_served_store_is_backed_up_and_not_replaced_while_it_is_served(
         GOES_ON: generation,
         NEW: generation,
     }
-    after.ask(create("more", "thread-9"), Created)
+    after.refused(create("more", "thread-9", owner_max_bytes=held(restored)), TooManyBytes)
+    after.ask(create("more", "thread-9", owner_max_bytes=held(restored) + 1), Created)
     assert told(restored)["order"] == ["more", *before["order"]]
 
 

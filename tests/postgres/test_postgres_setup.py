@@ -350,3 +350,21 @@ def test_a_head_is_stored_as_the_other_stores_do(server: PostgresServer, one_sha
         row = admin.execute("SELECT head FROM outlast.run").fetchone()
     assert row is not None
     assert msgspec.json.decode(bytes(row[0]))["runId"] == RUN
+
+
+def test_what_owners_logs_hold_is_found_out_of_an_older_store(server: PostgresServer, one_shard: Open) -> None:
+    with closing(one_shard()) as store:
+        shard = ShardDriver(store)
+        for number, owner in enumerate(("ann", "bob", "ann")):
+            shard.start(f"run-{number}", f"thread-{number}", owner)
+            shard.do(append(live(1, 1, "x" * number, run_id=f"run-{number}")))
+        shard.end("run-0")
+        shard.end("run-1")
+    (migration,) = [each for each in sql.MIGRATIONS if each.what == "what owners' logs hold"]
+    with closing(Address(server.url).connect("test")) as session:
+        counted = session.execute("SELECT * FROM outlast.owned ORDER BY owner").fetchall()
+        session.execute("DROP TABLE outlast.owned")
+        for statement in migration.statements:
+            session.execute(statement)
+        assert session.execute("SELECT * FROM outlast.owned ORDER BY owner").fetchall() == counted
+        assert [row[0] for row in counted] == ["ann", "bob"]

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from backed_up import ASKS, CHUNKS, DEPLOYMENT, ENDED, GOES_ON, NEW, QUEUED, RUNS, fill, told
+from backed_up import ASKS, CHUNKS, DEPLOYMENT, ENDED, GOES_ON, NEW, QUEUED, RUNS, fill, held, told
 
 from actors.compose import open_store, store_path
 from runtime import process
-from runtime.core.ops import Appended, Created, Superseded
+from runtime.core.ops import Appended, Created, Superseded, TooManyBytes
 from runtime.core.reap_ops import ReapStage
 from runtime.errors import DataDirRefused, InputInvalid, StoreRefused
 from runtime.ports import Store
@@ -77,7 +77,9 @@ def test_what_is_restored_in_a_new_directory_is_what_was_backed_up(
         assert told(restored) == before
         assert _due(restored) == _due(store)
         shard = ShardDriver(restored)
-        assert shard.ask(create("later", "thread-9"), Created).head.generation > 0
+        shard.refused(create("later", "thread-9", owner_max_bytes=held(restored)), TooManyBytes)
+        later = create("later", "thread-9", owner_max_bytes=held(restored) + 1)
+        assert shard.ask(later, Created).head.generation > 0
         assert told(restored)["order"] == ["later", *before["order"]]
 
 

@@ -223,3 +223,22 @@ def test_a_damaged_checkpoint_is_none(path: Path) -> None:
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("UPDATE checkpoint SET data = CAST(substr(data, 1, length(data) - 1) || x'07' AS BLOB)")
         assert store.read_checkpoint(RUN) is None
+
+
+def test_what_owners_logs_hold_is_found_out_of_an_older_store(path: Path) -> None:
+    create_store(path, "deployment")
+    with closing(SqliteStore(path)) as store:
+        shard = ShardDriver(store)
+        for number, owner in enumerate(("ann", "bob", "ann")):
+            shard.start(f"run-{number}", f"thread-{number}", owner)
+            shard.do(append(live(1, 1, "x" * number, run_id=f"run-{number}")))
+        shard.end("run-0")
+        shard.end("run-1")
+    (migration,) = [each for each in sql.MIGRATIONS if each.what == "what owners' logs hold"]
+    with closing(sqlite3.connect(path)) as connection:
+        counted = connection.execute("SELECT * FROM owned ORDER BY owner").fetchall()
+        connection.execute("DROP TABLE owned")
+        for statement in migration.statements:
+            connection.execute(statement)
+        assert connection.execute("SELECT * FROM owned ORDER BY owner").fetchall() == counted
+        assert [owner for owner, _ in counted] == ["ann", "bob"]

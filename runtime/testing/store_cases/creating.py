@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from runtime.core import chunk
-from runtime.core.ops import Created, DigestDiffers, Joined, ThreadBusy, TooManyRuns
+from runtime.core.ops import (
+    Appended,
+    Create,
+    Created,
+    DigestDiffers,
+    Finished,
+    Joined,
+    ThreadBusy,
+    TooManyBytes,
+    TooManyRuns,
+)
 from runtime.core.record import CancelReason, Status
-from runtime.testing.sample_ops import OWNER, RUN, THREAD, append, cancel, create, live, spec
+from runtime.testing.sample_ops import OWNER, RUN, THREAD, append, cancel, create, finish, live, spec
 from runtime.testing.store_cases.shard_driver import ShardDriver
 
 
@@ -107,6 +117,43 @@ class CreateCases:
         shard.end()
         shard.ask(create("run-5", "thread-5", **hers), Created)
 
+    def test_the_bound_on_an_owners_bytes_counts_what_her_logs_hold_ended_or_not(self, shard: ShardDriver) -> None:
+        shard.start(owner="ann")
+        shard.start("run-2", "thread-2", owner="ann")
+        shard.start("bobs", "bobs", owner="bob")
+        runs = [RUN, "run-2"]
+
+        def check() -> None:
+            batches = (batch for run_id in runs for batch in shard.store.read_batches(run_id, 0, 1 << 40))
+            held = sum(len(batch.data) for batch in batches)
+            new = f"run-{len(runs) + 1}"
+            assert shard.refused(_hers(new, held), TooManyBytes).limit == held
+            shard.ask(_hers(new, held + 1), Created)
+            runs.append(new)
+
+        check()
+        shard.do(append(live(1, 1, "x" * 100)))
+        check()
+        shard.end()
+        check()
+        shard.do(append(live(1, 1, "y", run_id="run-2")))
+        shard.do(cancel("run-2"), finish(2, 1, Status.ABORTED, "run-2"))
+        check()
+        shard.end("bobs")
+        check()
+        shard.ask(create(owner="ann", owner_max_bytes=1), Joined)
+        shard.ask(create("cids", "cids", owner="cid", owner_max_bytes=1), Created)
+
+    def test_what_the_same_group_has_stored_counts_too(self, shard: ShardDriver) -> None:
+        shard.start(owner="ann")
+        held = shard.head().log_bytes
+        group = append(live(1, 1, "x")), _hers("run-2", held + 1), _hers("run-3", 1 << 20), _hers("run-4", 1 << 20)
+        assert [type(outcome) for outcome in shard.do(*group)] == [Appended, TooManyBytes, Created, Created]
+        assert [type(outcome) for outcome in shard.do(finish(2, 1), _hers("run-5", held + 1))] == [
+            Finished,
+            TooManyBytes,
+        ]
+
     def test_the_bound_on_runs_counts_all_that_are_not_terminal(self, shard: ShardDriver) -> None:
         shard.start()
         shard.enqueue("run-2")
@@ -116,3 +163,7 @@ class CreateCases:
         outcomes = shard.do(create("run-3", "thread-3", max_runs=2), create("run-4", "thread-4", max_runs=2))
         assert [type(outcome) for outcome in outcomes] == [Created, TooManyRuns]
         shard.ask(create("run-5", "thread-5"), Created)
+
+
+def _hers(run_id: str, limit: int) -> Create:
+    return create(run_id, f"thread of {run_id}", owner="ann", owner_max_bytes=limit)

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
-from runtime.core.ops import Appended, Attach, Closed, Created, Done, Finished, OpenSupervisor, SupervisorStale
+from runtime.core.ops import (
+    Appended,
+    Attach,
+    Closed,
+    Created,
+    Done,
+    Finished,
+    OpenSupervisor,
+    SupervisorStale,
+    TooManyBytes,
+)
 from runtime.core.reap_ops import Forget, LogDropped, PruneLog, ReapStage
 from runtime.core.record import Kept, Status
 from runtime.ports import Store
@@ -143,6 +154,15 @@ class PruneCases:
         drop_all(shard)
         assert shard.ask(dropped(), Done).head.kept is Kept.RECORD
         assert shard.store.read_stderr(RUN) is None
+
+    def test_a_log_that_is_given_up_counts_no_more_against_its_owner(self, shard: ShardDriver) -> None:
+        at = ended(shard)
+        held = shard.head().log_bytes
+        hers = create("run-2", "thread-2", owner_max_bytes=held)
+        shard.refused(hers, TooManyBytes)
+        shard.ask(prune(at), Done)
+        shard.ask(msgspec.structs.replace(hers, owner_max_bytes=1), Created)
+        shard.refused(create("run-3", "thread-3", owner_max_bytes=shard.head("run-2").log_bytes), TooManyBytes)
 
     def test_only_the_newest_supervisor_prunes(self, shard: ShardDriver) -> None:
         at = ended(shard)

@@ -170,6 +170,7 @@ TABLE: list[tuple[State, Op, type[object]]] = [
     (_cancelled, create("run-2"), Created),
     (_ended, create("run-2"), Created),
     (_created, create("run-2", "thread-2", max_runs=1), TooManyRuns),
+    (_created, create("run-2", "thread-2", owner_max_bytes=1), ops.TooManyBytes),
     (_interrupted, create("run-2", resumes=True), Created),
     (_interrupted, create("run-2", resumes=True, max_runs=1), Created),
     (_interrupted, create(resumes=True), Joined),

@@ -311,6 +311,20 @@ async def test_an_owner_has_so_many_runs_and_another_as_many(tmp_path: Path) -> 
         other.leave()
 
 
+async def test_an_owner_whose_logs_hold_too_much_starts_nothing_and_another_does(tmp_path: Path) -> None:
+    async with guarded(tmp_path, owner_max_bytes=1) as w:
+        refused = await fetch(w.app, "POST", "/api/chat", json_body=chat_body("t-2", runId="r-2"), headers=of(ALICE))
+        assert (refused.status, refused.code) == (429, "too_many_bytes")
+        assert "OUTLAST_OWNER_MAX_BYTES" in refused.body.decode()
+        assert int(refused.headers["retry-after"]) > 0
+        again = post(w.app, THEIRS, json_body=chat_body(THEIRS, runId=THEIRS), headers=of(ALICE))
+        await again.has(b"run.accepted")
+        again.leave()
+        other = post(w.app, "r-2", json_body=chat_body("t-2", runId="r-2"), headers=of(BOB))
+        await other.has(b"run.accepted")
+        other.leave()
+
+
 async def test_an_owner_who_watches_much_may_come_back_and_nobody_else_minds(tmp_path: Path) -> None:
     async with guarded(tmp_path, owner_max_viewers=1) as w:
         watching = attach(w.app, THEIRS, headers=of(ALICE))
