@@ -144,6 +144,20 @@ async def test_no_sandbox_of_a_run_that_is_not_over_or_not_known_is_an_orphan() 
     assert (await orphans.end(), orphans.kept) == (0, {})
 
 
+async def test_16_17_18_a_turn_ends_what_an_ended_run_left_and_nothing_beside_it_and_another_turn_nothing() -> None:
+    driver, provider, shards, providers = ended_run()
+    await give_back(shards, providers, SystemClock())
+    provider.destroyed.clear()
+    driver.start("run-2", "thread-2")
+    provider.there = ["here/run-1", "here/run-2", "here/not_decodable"]
+    orphans = orphans_of(driver, provider)
+    assert await orphans.end() == 1
+    assert provider.destroyed == ["here/run-1"]
+    provider.there.remove("here/run-1")
+    assert await orphans.end() == 0
+    assert (provider.destroyed, orphans.kept) == (["here/run-1"], {"here/not_decodable": Kept.UNDECODABLE_NAME})
+
+
 async def test_one_turn_destroys_so_many_orphans_and_the_next_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(returning, "MAX_ENDED", 1)
     driver, provider, shards, providers = ended_run()
