@@ -53,6 +53,7 @@ class RunView:
         self.ttl_s = spec.limits.detached_ttl_s
         self.created = began
         self.reaped = 0
+        self.noted = began  # when its newest note was stored
         self.epoch = 0
         self.holder = ""  # the claimant of `epoch`
         self.length = 1
@@ -94,6 +95,10 @@ class Checker:
         self._transcripts = TranscriptCheck(store, self.breach)
         self.pruning = PruneCheck(loop, store, settings, self.breach)
         self.questions = AskCheck(store, self.breach)
+
+    def noted_within(self, run_id: str, seconds: float) -> bool:
+        """Return whether the newest note of the run was stored so lately."""
+        return self._loop.time() - self.runs[run_id].noted < seconds
 
     def write(self, text: str) -> None:
         """Write one line of the trace."""
@@ -170,6 +175,7 @@ class Checker:
                     self._holds_alone(outcome.unqueued.run_id)
             case Done(head=head, changed=True) if isinstance(op, Note):
                 self._under_epoch(op.run_id, op.epoch, "a note")
+                self.runs[op.run_id].noted = self._loop.time()
             case Done(head=head, changed=True) if isinstance(op, RequestCancel):
                 self._cancelled(op)
             case Done(head=head, changed=True) if isinstance(op, Expire | Account):

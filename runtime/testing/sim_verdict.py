@@ -12,6 +12,9 @@ from runtime.testing.sim_agent import translate
 from runtime.testing.sim_check import Checker
 from runtime.testing.sim_world import PREFIX, World
 
+# From the note that a run holds nothing any more to the sweep that tells of it, which may fail once.
+TOLD_S = 12.0
+
 
 @dataclass(slots=True)
 class Session:
@@ -111,7 +114,8 @@ def _judge_reaping(checker: Checker, head: Head) -> None:
     code = head.error.code if head.error is not None else None
     if expired and head.status.terminal and code not in ("detached_expired", "sandbox_unreachable"):
         checker.breach("P22", f"{head.run_id}: expired, but its code is {code}")
-    if head.status.terminal and head.detached_since is not None and not head.destroy_pending and not head.reaped:
+    told = head.reaped or head.destroy_pending or checker.noted_within(head.run_id, TOLD_S)
+    if head.status.terminal and head.detached_since is not None and not told:
         checker.breach("P22", f"{head.run_id}: ended while nobody watched, and nobody tells of it")
 
 
