@@ -58,6 +58,14 @@ def test_a_data_directory_in_use_names_who_uses_it(instance: Instance, other: In
     assert instance.ready
 
 
+def test_hooks_and_webhooks_that_cannot_be_told_are_named(other: Instance, tmp_path: Path) -> None:
+    said = refusal(other, USAGE, OUTLAST_HOOKS="no_such_module:Hooks")
+    assert "OUTLAST_HOOKS: 'no_such_module:Hooks' cannot be loaded" in said
+    said = refusal(other, USAGE, OUTLAST_WEBHOOKS_FILE=str(tmp_path / "missing"))
+    assert "OUTLAST_WEBHOOKS_FILE" in said
+    assert not other.data_dir.exists()
+
+
 def test_a_store_of_a_newer_schema_is_left_alone(other: Instance) -> None:
     refusal_of_unreachable_ray(other)  # makes the store, and gets no further
     path = other.data_dir / "outlast.sqlite"

@@ -13,13 +13,13 @@ from shell_runs import numbered, unique
 from waiting import wait_until
 from watching import Watch
 
-from actors import log_shard, run_actor, supervisor_actor
+from actors import hook_actor, log_shard, run_actor, supervisor_actor
 from actors.calls import call
 from actors.errands import Errands
 from actors.nodes import Nodes
 from actors.reach import Reached
 from actors.warm import WarmWorkers
-from runtime.core.record import ClaimReason
+from runtime.core.record import ClaimReason, Head
 from runtime.delivery.errors import NotAcquired
 from runtime.errors import OutlastError, leaves
 from runtime.settings import load
@@ -57,12 +57,16 @@ def test_a_run_actor_and_its_calls_are_never_repeated_by_ray() -> None:
     assert (run_actor.OPTIONS["max_restarts"], run_actor.OPTIONS["max_task_retries"]) == (0, 0)
 
 
-@pytest.mark.parametrize("options", [log_shard.OPTIONS, supervisor_actor.OPTIONS])
-def test_shard_and_supervisor_are_restarted_by_ray_but_no_call_of_theirs_is_repeated(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("options", [log_shard.OPTIONS, supervisor_actor.OPTIONS, hook_actor.OPTIONS])
+def test_shard_supervisor_and_hooks_are_restarted_by_ray_but_no_call_of_theirs_is_repeated(
+    options: dict[str, Any],
+) -> None:
     assert (options["max_restarts"], options["max_task_retries"]) == (-1, 0)
 
 
-@pytest.mark.parametrize("options", [run_actor.OPTIONS, log_shard.OPTIONS, supervisor_actor.OPTIONS])
+@pytest.mark.parametrize(
+    "options", [run_actor.OPTIONS, log_shard.OPTIONS, supervisor_actor.OPTIONS, hook_actor.OPTIONS]
+)
 def test_every_actor_outlives_who_made_it_and_needs_no_cpu(options: dict[str, Any]) -> None:
     assert (options["lifetime"], options["num_cpus"]) == ("detached", 0)
 
@@ -139,6 +143,7 @@ def _sample(kind: type[OutlastError]) -> OutlastError:
         "str | None": "code",
         "int | None": 8,
         "NotAcquired": NotAcquired.UNKNOWN,
+        "Head": Head(run_id="run", thread_id="thread", owner="owner", digest="digest", created_at=1),
     }
     parameters = list(inspect.signature(kind).parameters.values())
     return kind(**{parameter.name: values[str(parameter.annotation)] for parameter in parameters})
