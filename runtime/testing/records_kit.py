@@ -69,6 +69,20 @@ class RunRecordsKit(RunStoreKit):
 
         self.play(case())
 
+    def test_to_clear_every_field_leaves_what_a_run_is(self) -> None:
+        async def case() -> None:
+            client = await self.make()
+            made = await client().create_or_resume(RUN, THREAD, 7)
+            full = RunPatch(sandbox_key="box", detached_since=8, cancel_requested=True, usage={"n": 1}, finished_at=9)
+            assert await client().update(RUN, full)
+            nothing = RunPatch(
+                sandbox_key=None, detached_since=None, cancel_requested=None, usage=None, finished_at=None, error=None
+            )
+            assert await client().update(RUN, nothing)
+            assert made == await client().get(RUN)
+
+        self.play(case())
+
     def test_a_change_of_an_unknown_run_makes_none(self) -> None:
         async def case() -> None:
             client = await self.make()
