@@ -239,6 +239,22 @@ class SandboxKit(ProviderKit):
         assert await read_all(sandbox, len(whole)) == b""
         assert max([len(piece) async for piece in sandbox.follow(0)]) <= 128 << 10
 
+    async def test_a_successor_reads_on_where_its_predecessor_stopped(self, make_provider: MakeProvider) -> None:
+        first, later = make_provider(), make_provider()
+        key = first.key("run-1")
+        sandbox = await first.create(key, "thread-1")
+        await sandbox.launch(sh("echo 1; echo 2; while [ ! -e gate ]; do sleep 0.01; done; echo 3; echo 4; exit 5"))
+        assert await read_until(sandbox, b"2\n") == b"1\n2\n"
+        found = await later.resume(key)
+        assert found is not None
+        assert await found.exec(["touch", "gate"], DEADLINE_S) == (0, b"")
+        assert await read_all(found, 2) == b"2\n3\n4\n"
+        exit = await found.exit()
+        assert exit is not None
+        assert (exit.kind, exit.code, exit.journal_length) == (ExitKind.EXITED, 5, 8)
+        await later.destroy(key)
+        assert (await first.resume(key), await first.list()) == (None, [])
+
     async def test_a_torn_last_line_is_kept(self, sandbox: Sandbox) -> None:
         journal, exit = await run_to_end(sandbox, sh("printf 'whole\\nto\\303'; kill -9 $$"))
         assert journal == b"whole\nto\xc3"
