@@ -17,7 +17,7 @@ import os
 import stat
 from contextlib import suppress
 
-from runtime.sandboxes.tool_server import CALL_BYTES, digest, fault, write_whole
+from runtime.sandboxes.tool_server import CALL_BYTES, LONG_NAME, NAME_CHARACTERS, digest, fault, write_whole
 
 TYPE_CHECKING = False  # as in `tool_server.py`
 if TYPE_CHECKING:
@@ -92,9 +92,9 @@ def _read(path: str, id: str) -> tuple[Json | None, int]:
         if isinstance(call, dict) and _offered(path, call.pop("token", None)):
             tool, arguments = call.get("tool"), call.get("arguments")
             if isinstance(tool, str) and isinstance(arguments, dict):
-                if not _too_deep(arguments):
+                refusal = LONG_NAME if len(tool) > NAME_CHARACTERS else TOO_DEEP if _too_deep(arguments) else ""
+                if not refusal:
                     return {"id": id, "tool": tool, "arguments": arguments}, len(data)
-                refusal = TOO_DEEP
     except RecursionError:
         refusal = TOO_DEEP
     except ValueError:

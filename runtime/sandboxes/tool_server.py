@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 TOKEN = "AGENT_TOOLS_TOKEN"  # noqa: S105 - the name of it
 VERSIONS = ("2025-06-18", "2025-03-26", "2024-11-05")  # of MCP; the first is offered to who asks for another
 CALL_BYTES = 1 << 20
+NAME_CHARACTERS = 64  # what a tool's name may have (`host_tools.py`): a longer one is none, and would go into the log
+LONG_NAME = f"No tool has a name of more than {NAME_CHARACTERS} characters."
 LOOK_S, LOOK_MOST_S = 0.005, 0.1  # after an answer: soon first, then less and less often
 LINE_BYTES = 8 << 20
 METHOD_NOT_FOUND, INVALID_PARAMS = -32601, -32602
@@ -83,6 +85,8 @@ class Spool:
 
     def call(self, name: str, arguments: Json) -> str:
         """Hand a call on; return its id. Raises OSError if it cannot be written, ValueError if it is too long."""
+        if len(name) > NAME_CHARACTERS:
+            raise ValueError(LONG_NAME)
         id = os.urandom(16).hex()
         call = {"arguments": arguments, "id": id, "token": self._token, "tool": name}
         data = json.dumps(call, separators=(",", ":")).encode()

@@ -15,7 +15,7 @@ from mcp.types import TextContent
 
 from runtime.sandboxes import spool
 from runtime.sandboxes.local import LocalProvider, LocalSandbox
-from runtime.sandboxes.tool_server import CALL_BYTES, TOKEN, digest, fault
+from runtime.sandboxes.tool_server import CALL_BYTES, LONG_NAME, NAME_CHARACTERS, TOKEN, digest, fault
 
 SECRET = "a-token-of-this-run"
 LISTED = [{"name": "add", "description": "Add.", "inputSchema": {"type": "object"}}]
@@ -205,3 +205,24 @@ async def test_arguments_that_a_later_reader_could_not_read_are_refused(sandbox:
         assert ([call["id"] for call in found], answers) == ([f"{1:032x}"], [])
     else:
         assert (found, answers) == ([], [fault(spool.TOO_DEEP)])
+
+
+@pytest.mark.parametrize("longer", [0, 1, CALL_BYTES - 200])
+async def test_a_name_that_no_tool_can_have_is_refused_and_told_of_nowhere(sandbox: LocalSandbox, longer: int) -> None:
+    """Of an agent that writes its calls itself: a name goes into the log, and may not be as long as a call."""
+    folder = sandbox._home / "tools"
+    name = "x" * (NAME_CHARACTERS + longer)
+    (folder / "calls" / f"{1:032x}").write_text(json.dumps({"token": SECRET, "tool": name, "arguments": {}}))
+    found = await sandbox.calls([], 0.0)
+    answers = [json.loads(path.read_bytes()) for path in (folder / "answers").iterdir()]
+    expected: tuple[list[str], list[Any]] = ([name], []) if longer == 0 else ([], [fault(LONG_NAME)])
+    assert ([call["tool"] for call in found], answers) == expected
+
+
+async def test_a_client_that_names_such_a_tool_is_told_at_once(sandbox: LocalSandbox) -> None:
+    client = Client(await start(sandbox))
+    await client.say("tools/call", 1, name="x" * (NAME_CHARACTERS + 1), arguments={})
+    heard = (await client.hear())["result"]
+    assert (heard["isError"], LONG_NAME in heard["content"][0]["text"]) == (True, True)
+    assert list((sandbox._home / "tools" / "calls").iterdir()) == []
+    await client.leave()
