@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import uuid
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlencode
 
@@ -54,6 +55,17 @@ class ChatTab(Tab):
         """Wait until the messages are these."""
         self.wait_for(_SHOWN, list(texts))
 
+    def joins(self, *texts: str) -> None:
+        """Wait until the page reads a run that it found at work, and shows these. The hook gives up a join that brings
+        nothing for two seconds, and a machine may be that busy: then reload, as its user would."""
+        for _ in range(3):
+            with suppress(AssertionError):
+                self.wait_for(_STATUS, "streaming", 20.0)
+                break
+            self.reload()
+        self.is_at("streaming")
+        self.shows(*texts)
+
     def is_at(self, status: str) -> None:
         """Wait for a status, or for the message of an error."""
         self.wait_for(_STATUS, status)
@@ -72,7 +84,7 @@ class Thread:
     """One thread in any number of tabs, all of them in one window."""
 
     def __init__(self, browser: Chromium, url: str) -> None:
-        self.browser, self.url = browser, url
+        self.browser, self.url, self.origin = browser, url, browser.origin
         self.id = f"thread-{uuid.uuid4().hex[:12]}"
         self.tabs: list[ChatTab] = []
         self._numbers = itertools.count(1)
@@ -82,7 +94,7 @@ class Thread:
         """Return the address of one of the lane's pages, for the thread unless another is `asked` for."""
         options = json.dumps(asked.pop("props", {}))
         whole = {"url": f"{self.url}/api/chat", "thread": self.id, **asked, "props": options}
-        return f"{self.browser.origin}/{page}?{urlencode(whole)}"
+        return f"{self.origin}/{page}?{urlencode(whole)}"
 
     def open(self, page: str, **asked: Any) -> ChatTab:
         """Open a tab with one of the lane's pages."""
@@ -90,9 +102,9 @@ class Thread:
         self.tabs.append(ChatTab(self.browser, self.id, name, self.address(page, **asked)))
         return self.tabs[-1]
 
-    def tab(self, **props: Any) -> ChatTab:
+    def tab(self, page: str = "chat", **props: Any) -> ChatTab:
         """Open the chat once more; `props` are what it forwards with each message."""
-        return self.open("chat", props=props)
+        return self.open(page, props=props)
 
     def runs(self, instance: Instance) -> list[dict[str, Any]]:
         """Return the records of its runs, newest first."""

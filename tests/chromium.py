@@ -81,11 +81,11 @@ class Tab:
         """Close the tab."""
         self.call("close")
 
-    def wait_for(self, expression: str, wanted: Any) -> None:
+    def wait_for(self, expression: str, wanted: Any, within_s: float = PATIENCE_S) -> None:
         """Return once the page's expression comes to `wanted`. Raises AssertionError with what it comes to instead."""
         same = f"JSON.stringify({expression}) === JSON.stringify({json.dumps(wanted)})"
         try:
-            self.call("waitForFunction", same, None, {"polling": 20, "timeout": PATIENCE_S * 1000})
+            self.call("waitForFunction", same, None, {"polling": 20, "timeout": within_s * 1000})
         except AssertionError as error:
             seen = {what: self.call("evaluate", what) for what in (expression, "document.body.innerText")}
             raise AssertionError(f"{self.name}: not {wanted}: {seen}; {self.errors}; {error}") from None

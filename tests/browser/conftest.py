@@ -17,9 +17,12 @@ from serve_app.ray_environment import free_port
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Instance, Chromium]]:
     """Yield an instance, and a browser whose pages it allows."""
     port = free_port()
-    instance = Instance(tmp_path_factory.mktemp("pages"), {"OUTLAST_ALLOWED_ORIGINS": f"http://127.0.0.1:{port}"})
+    origins = f"http://127.0.0.1:{port},http://localhost:{port}"
+    instance = Instance(tmp_path_factory.mktemp("pages"), {"OUTLAST_ALLOWED_ORIGINS": origins})
     pages = {
         "chat": chat_page(),
+        "strict-chat": 'import { StrictMode } from "react";'
+        + chat_page(("<Chat />", "<StrictMode><Chat /></StrictMode>")),
         "owned-chat": chat_page(("{ reconnect:", '{ credentials: "include", reconnect:')),
         "stream": stream_page(),
         "owned-stream": stream_page(("offset=-1`", "offset=-1`, { withCredentials: true }")),
@@ -31,8 +34,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Instance,
         yield instance, browser
         assert instance.stop() == 0
     finally:
-        browser.close()
         instance.close()
+        browser.close()
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 from chat_page import Thread
 from gate import Gate
 from instance import Instance
+from waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)  # the first test of its lane starts the instance and the browser
 
@@ -19,18 +20,20 @@ def gate(tmp_path: Path) -> Gate:
     return Gate(tmp_path, before=5, total=9)
 
 
+@pytest.mark.parametrize(("page", "host"), [("chat", "127.0.0.1"), ("strict-chat", "localhost")])
 def test_a_page_is_reloaded_in_the_middle_beside_a_second_tab_and_opened_again_at_the_end(
-    thread: Thread, gate: Gate
+    thread: Thread, gate: Gate, page: str, host: str
 ) -> None:
-    first = thread.tab()
+    thread.origin = thread.origin.replace("127.0.0.1", host)
+    first = thread.tab(page)
     first.send(gate.script)
     first.shows(gate.script, gate.first_text)
     first.reload()
-    tabs = [first, thread.tab()]
+    tabs = [first, thread.tab(page)]
     for tab in tabs:
-        tab.shows(gate.script, gate.first_text)
+        tab.joins(gate.script, gate.first_text)
     gate.open()
-    for tab in [*tabs, thread.tab()]:
+    for tab in [*tabs, thread.tab(page)]:
         tab.shows(gate.script, gate.text)
         tab.is_at("ready")
         assert tab.errors == []
@@ -41,7 +44,7 @@ def test_stop_ends_the_run_in_every_tab_and_the_thread_goes_on(thread: Thread, i
     tab.send("echo 1; sleep 1000")
     tab.shows("echo 1; sleep 1000", "1\n")
     other.reload()
-    other.shows("echo 1; sleep 1000", "1\n")
+    other.joins("echo 1; sleep 1000", "1\n")
     other.press("Stop")
     other.is_at("ready")
     tab.is_at("The run was cancelled.")
@@ -54,21 +57,25 @@ def test_stop_ends_the_run_in_every_tab_and_the_thread_goes_on(thread: Thread, i
     assert [run["status"] for run in thread.runs(instance)] == ["completed", "aborted"]
 
 
-def test_a_message_to_a_busy_thread_is_refused_and_the_page_says_so(
+def test_a_message_to_a_busy_thread_is_refused_or_waits_as_the_page_says(
     thread: Thread, gate: Gate, instance: Instance
 ) -> None:
-    tab, other = thread.tab(), thread.tab()
+    tab, refused, waits = thread.tab(), thread.tab(), thread.tab(onBusy="enqueue")
     tab.send(gate.script)
     tab.shows(gate.script, gate.first_text)
-    other.send("echo 2")
-    other.wait_for("document.querySelector('output').textContent.includes('409')", True)
-    assert len(thread.runs(instance)) == 1
-    other.reload()
-    other.shows(gate.script, gate.first_text)
+    refused.send("echo 2")
+    refused.wait_for("document.querySelector('output').textContent.includes('409')", True)
+    waits.send("echo 3")
+    wait_until(lambda: len(thread.runs(instance)) == 2, "the message that waits", 60.0)
+    refused.reload()
+    refused.shows(gate.script, gate.first_text, "echo 3")
     gate.open()
-    for each in (tab, other):
-        each.shows(gate.script, gate.text)
+    waits.shows("echo 3", "3\n")
+    for each in (tab, refused, waits):
         each.is_at("ready")
+        each.reload()
+        each.shows(gate.script, gate.text, "echo 3", "3\n")
+    assert len(thread.runs(instance)) == 2
 
 
 # Asks, unless it was answered; then says what it was told.

@@ -44,7 +44,7 @@ def test_a_page_that_was_offline_shows_what_was_said_meanwhile(
     started.send(gate.script)
     started.shows(gate.script, gate.first_text)
     joined.reload()
-    joined.shows(gate.script, gate.first_text)
+    joined.joins(gate.script, gate.first_text)
     thread.offline(True)
     network.break_open()
     gate.open()

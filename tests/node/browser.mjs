@@ -25,7 +25,9 @@ process.env.TMPDIR = process.env.HOME = asked.folder;
 
 async function bundled(source) {
   const stdin = { contents: source, loader: "jsx", resolveDir: import.meta.dirname };
-  const define = { "process.env.NODE_ENV": '"production"' };
+  // Strict pages are what their authors see while they write them, with an error on the console for each mistake.
+  const mode = source.includes("<StrictMode>") ? "development" : "production";
+  const define = { "process.env.NODE_ENV": JSON.stringify(mode) };
   const made = await build({ stdin, define, bundle: true, format: "esm", jsx: "automatic", write: false });
   return made.outputFiles[0].text;
 }
