@@ -114,6 +114,10 @@ class Store(Protocol):
     def read_transcript(self, run_id: str) -> bytes | None:
         """Return the transcript stored with the finish (`core/transcript.py`); None for a run that has not ended."""
 
+    def read_transcripts(self, run_ids: Sequence[str], max_bytes: int) -> dict[str, bytes]:
+        """Return the stored transcripts of runs, in this order, until `max_bytes` are reached (at least one if there is
+        any), with one question to the store. Runs without one are passed over."""
+
     def list_runs(self, query: RunQuery) -> RunPage:
         """Return one page of runs. Raises InputInvalid `cursor_invalid`."""
 

@@ -52,12 +52,4 @@ class Questions:
 
     async def transcripts(self, run_ids: Sequence[str], max_bytes: int) -> dict[str, bytes]:
         """Return the stored transcripts of runs, which may be other shards', until `max_bytes` are reached."""
-        found: dict[str, bytes] = {}
-        for run_id in run_ids:
-            stored = await self._threads.read(lambda run_id=run_id: self._store.read_transcript(run_id))  # type: ignore[misc]
-            if stored is not None:
-                found[run_id] = stored
-                max_bytes -= len(stored)
-            if max_bytes <= 0:
-                break
-        return found
+        return await self._threads.read(lambda: self._store.read_transcripts(run_ids, max_bytes))

@@ -129,6 +129,17 @@ class MemoryStore:
         with self._lock:
             return self._tables.transcripts.get(run_id)
 
+    def read_transcripts(self, run_ids: Sequence[str], max_bytes: int) -> dict[str, bytes]:
+        """Return the transcripts of runs, in this order, until `max_bytes` are reached, at least one."""
+        self._fault("read.before")
+        found: dict[str, bytes] = {}
+        with self._lock:
+            for run_id in run_ids:
+                if (stored := self._tables.transcripts.get(run_id)) is not None and (not found or max_bytes > 0):
+                    found[run_id] = stored
+                    max_bytes -= len(stored)
+        return found
+
     def list_runs(self, query: RunQuery) -> RunPage:
         """Return one page of runs, newest first. Raises InputInvalid `cursor_invalid`."""
         self._fault("read.before")

@@ -7,7 +7,7 @@ that is: behind the same address, and under the feet of one that serves, there m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import BoundedSemaphore
 from typing import Any
@@ -78,6 +78,11 @@ class PostgresReading:
         """Return the transcript stored with the finish, or None."""
         rows = self._rows(sql.READ_TRANSCRIPT, (run_id,))
         return bytes(rows[0][0]) if rows else None
+
+    def read_transcripts(self, run_ids: Sequence[str], max_bytes: int) -> dict[str, bytes]:
+        """Return the transcripts of runs, in this order, until `max_bytes` are reached, at least one."""
+        rows = self._rows(sql.READ_TRANSCRIPTS, (list(run_ids), max(max_bytes, 1)))
+        return {run_id: bytes(stored) for run_id, stored in rows}
 
     def list_runs(self, query: RunQuery) -> RunPage:
         """Return one page of runs, newest first. Raises InputInvalid `cursor_invalid`."""

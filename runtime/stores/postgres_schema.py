@@ -244,6 +244,13 @@ LIST_REAPABLE: Final = """SELECT head FROM outlast.run
 READ_STDERR: Final = "SELECT tail FROM outlast.stderr WHERE run = (SELECT ordinal FROM outlast.run WHERE run_id = %s)"
 READ_TRANSCRIPT: Final = """SELECT stored FROM outlast.transcript
     WHERE run = (SELECT ordinal FROM outlast.run WHERE run_id = %s)"""
+# Of several runs, in the order of their names here, until so many bytes are reached.
+READ_TRANSCRIPTS: Final = """SELECT run_id, stored FROM (
+        SELECT r.run_id, wanted.place, t.stored,
+            sum(length(t.stored)) OVER (ORDER BY wanted.place) - length(t.stored) AS before
+        FROM unnest(%s::text[]) WITH ORDINALITY AS wanted(run_id, place)
+        JOIN outlast.run AS r ON r.run_id = wanted.run_id JOIN outlast.transcript AS t ON t.run = r.ordinal) AS page
+    WHERE before < %s ORDER BY place"""
 READ_CHECKPOINT: Final = """SELECT stored FROM outlast.checkpoint
     WHERE run = (SELECT ordinal FROM outlast.run WHERE run_id = %s)"""
 # From the batch that holds a position on, until a bound of bytes is reached.

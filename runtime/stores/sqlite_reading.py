@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,19 @@ class SqliteReading:
         with self._reading() as connection:
             row = connection.execute(sql.READ_TRANSCRIPT, (run_id,)).fetchone()
         return None if row is None else bytes(row[0])
+
+    def read_transcripts(self, run_ids: Sequence[str], max_bytes: int) -> dict[str, bytes]:
+        """Return the transcripts of runs, in this order, until `max_bytes` are reached, at least one."""
+        found: dict[str, bytes] = {}
+        with self._reading() as connection:
+            for run_id in run_ids:
+                row = connection.execute(sql.READ_TRANSCRIPT, (run_id,)).fetchone()
+                if row is not None:
+                    found[run_id] = bytes(row[0])
+                    max_bytes -= len(row[0])
+                    if max_bytes <= 0:
+                        break
+        return found
 
     def list_runs(self, query: RunQuery) -> RunPage:
         """Return one page of runs, newest first. Raises InputInvalid `cursor_invalid`."""

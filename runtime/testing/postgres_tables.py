@@ -74,6 +74,7 @@ class Tables:
             sql.DROP_END: self._drop_end,
             sql.READ_STDERR: lambda values: [(self.stderr[run],) for run in values if run in self.stderr],
             sql.READ_TRANSCRIPT: lambda values: [(self.transcripts[run],) for run in values if run in self.transcripts],
+            sql.READ_TRANSCRIPTS: self._read_transcripts,
             sql.READ_CHECKPOINT: lambda values: [(self.marks[run],) for run in values if run in self.marks],
             sql.LIST_BATCHES: self._list_batches,
             sql.COUNT_RUNS: lambda _: [(len(self.runs),)],
@@ -223,6 +224,15 @@ class Tables:
             if batch[0] + batch[1] > values["after"] and (not page or size < values["max_bytes"]):
                 page.append(batch)
                 size += len(batch[7])
+        return page
+
+    def _read_transcripts(self, values: Values) -> Rows:
+        run_ids, left = values
+        page: Rows = []
+        for run_id in run_ids:
+            if run_id in self.transcripts and left > 0:
+                page.append((run_id, self.transcripts[run_id]))
+                left -= len(self.transcripts[run_id])
         return page
 
     def _list_runs(self, values: Values) -> Rows:

@@ -244,6 +244,11 @@ class WatchedStore:
         self._trouble.strike(self._trouble.reading)
         return self.inner.read_transcript(run_id)
 
+    def read_transcripts(self, run_ids: Sequence[str], max_bytes: int) -> dict[str, bytes]:
+        """See ports.Store."""
+        self._trouble.strike(self._trouble.reading)
+        return self.inner.read_transcripts(run_ids, max_bytes)
+
     def list_runs(self, query: RunQuery) -> RunPage:
         """See ports.Store."""
         self._trouble.strike(self._trouble.reading)

@@ -52,6 +52,21 @@ class TranscriptCases:
         assert type(shard.reap_interrupted()[-1]) is Finished
         assert shard.store.read_transcript(RUN) == SAID
 
+    def test_those_of_several_runs_come_in_the_order_of_asking_until_there_are_bytes_enough(
+        self, shard: ShardDriver
+    ) -> None:
+        for name, said in (("a", b"1234"), ("b", b"5678"), ("c", b"90")):
+            shard.start(name, name)
+            shard.ask(finish(1, 1, run_id=name, transcript=said), Finished)
+        shard.start()
+        wanted = ["c", "nobody", "b", RUN, "a"]
+        all_three = [("c", b"90"), ("b", b"5678"), ("a", b"1234")]
+        for max_bytes, count in ((0, 1), (1, 1), (2, 1), (3, 2), (6, 2), (7, 3), (100, 3)):
+            found = shard.store.read_transcripts(wanted, max_bytes)
+            assert list(found.items()) == all_three[:count], f"{max_bytes} bytes"
+        assert shard.store.read_transcripts([], 100) == {}
+        assert shard.store.read_transcripts(["nobody", RUN], 100) == {}
+
     def test_each_run_of_a_group_has_its_own(self, shard: ShardDriver, make_store: Callable[[], Store]) -> None:
         shard.start()
         shard.start("run-2", "thread-2")
