@@ -43,7 +43,7 @@ class PruneCheck:
             self._in_time(head, self._retention.transcripts_before(now_ms), "transcript")
         elif isinstance(op, LogDropped) and self._store.read_batches(head.run_id, 0, EVERYTHING):
             self._breach(NAME, f"{head.run_id}: its log is said to be gone, and some of it is there")
-        if head.kept is Kept.DROPPING:
+        if head.kept is Kept.DROPPING and isinstance(op, PruneLog | Forget):
             self.ever.add(head.run_id)
             self.logs[head.run_id] = self._store.read_batches(head.run_id, 0, EVERYTHING)
 
