@@ -11,6 +11,9 @@ DOCUMENT = ROOT / "docs" / "scenarios.md"
 WANTED: Mapping[str, Sequence[int]] = {
     "Takeover": range(1, 8),
     "Journal": range(8, 16),
+    "Reaper": range(16, 25),
+    "Durable run fields": range(25, 31),
+    "Run and message stores": range(32, 40),
     "Reclaim": (217, 222, 224, 226, 230, 232, 234, 235, 237),
 }
 ROW = re.compile(r"^\| (\d+) \| (.+) \| (.+) \|$", re.MULTILINE)
