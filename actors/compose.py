@@ -180,7 +180,8 @@ def _make_docker(settings: Settings, deployment: str) -> SandboxProvider:
         cpus=settings.docker_cpus,
         pids=settings.docker_pids,
     )
-    docker: SandboxProvider = make(deployment, settings.docker_image, limits, settings.docker_host)
+    sources, data = settings.listed("workspace_sources"), settings.data_path
+    docker: SandboxProvider = make(deployment, settings.docker_image, limits, settings.docker_host, sources, data)
     return docker
 
 

@@ -96,11 +96,11 @@ class Preparer:
         if head.launch is Launch.NONE:
             return await self._create(key)
         found = await self._provider.resume(key)
-        if found is not None:
+        if found is not None and (head.launch is Launch.INTENDED or self._source() is None):
             return found
-        if head.launch is Launch.INTENDED:
+        if found is None and head.launch is Launch.INTENDED:
             raise SandboxLost(f"The sandbox of run {head.run_id!r} no longer exists on its host.")
-        return await self._create(key)
+        return await self._create(key)  # also of one that is there: its workspace may not be filled to its end
 
     def _check_home(self, key: str) -> None:
         """Raise SandboxUnreachable where the thread's workspace is not: an existing one is never replaced by an empty

@@ -30,6 +30,7 @@ from contextlib import suppress
 from runtime.sandboxes import baseline, recorder, spool
 from runtime.sandboxes.isolated import IsolatedRecorder, become_agent, end_agents
 from runtime.sandboxes.recorder import read_stat, to_json
+from runtime.sandboxes.workspace_marks import Marks
 
 TYPE_CHECKING = False  # as in `recorder.py`
 if TYPE_CHECKING:
@@ -196,6 +197,7 @@ class Attendant:
         os.chmod(JOURNAL_FOLDER, 0o700)
         job = request["job"]
         if self._journal.launch() is None and os.path.ismount(BASELINES):  # not in a container of an older version
+            Marks(BASELINES, job["cwd"]).settle()
             baseline.take(job["cwd"], BASELINES, request["run"], write_as_agent)
         job["journal"] = JOURNAL
         job["env"] = {"PATH": os.environ.get("PATH", PATH), "HOME": HOME, **job["env"]}

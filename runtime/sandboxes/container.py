@@ -28,6 +28,7 @@ from runtime.errors import AgentError, JournalUnavailable, LaunchFailed, Sandbox
 from runtime.ports import FileChange, LaunchSpec
 from runtime.sandboxes.attendant import HOME, SPOOL
 from runtime.sandboxes.container_engine import Engine, Refusal
+from runtime.sandboxes.container_filling import SEND_S, Prepared, is_made, prepared, send
 from runtime.sandboxes.container_line import Line, LineLost
 from runtime.sandboxes.container_python import LOADER, program, script
 from runtime.sandboxes.hardening import UNSAID, WORKSPACE
@@ -41,6 +42,7 @@ KILL_S = 5.0  # the exit is worth waiting for: the recorder syncs the journal fi
 SLACK_S = 30.0  # for the start and end of a command, beyond its own time
 SILENCE_S = 60.0  # an attendant that hears nothing for so long has lost its client, and ends
 ATTACHES = 3  # in a row without an answer: then whoever follows waits
+FILLER = ("workspace_filler", str(SILENCE_S), WORKSPACE)
 OF_THE_HOST = ("PATH", "HOME")  # they name places of the driver's machine; the container has its own
 
 
@@ -187,6 +189,27 @@ class DockerSandbox:
             raise
         self._telling.append(line)
         return [FileChange(**facts) for facts in json.loads(data)]
+
+    async def begin_with(self, source: Prepared) -> None:
+        """Fill the workspace with its source, unless it is there: whole or not at all (`workspace_filler.py`).
+
+        Raises LaunchFailed, SandboxLost, SandboxUnreachable, OSError."""
+        line = await self._attach(ROOT, *FILLER)
+        try:
+            async with asyncio.timeout(SEND_S):
+                if await is_made(line):
+                    return
+            line.close()
+            async with prepared(source) as folder:
+                line = await self._attach(ROOT, *FILLER)
+                await send(line, folder)
+        except TimeoutError as error:
+            raise SandboxUnreachable(f"The container of {self.key} does not say what its workspace is.") from error
+        except LineLost as lost:
+            await self._after(lost)
+            raise SandboxUnreachable(f"The connection that fills the workspace has ended: {lost}.") from lost
+        finally:
+            line.close()
 
     # --- connections
 

@@ -42,6 +42,8 @@ OWN_TOO = (
     "sandboxes/file_watch",
     "sandboxes/result_sender",
     "sandboxes/results",
+    "sandboxes/workspace_filler",
+    "sandboxes/workspace_marks",
 )
 PACKAGE = Path(__file__).resolve().parents[1]
 LOOK = """
@@ -49,7 +51,7 @@ import json, sys
 sys.path.append(sys.argv[1])
 import encodings.ascii, encodings.latin_1, encodings.utf_8
 import runtime.sandboxes.attendant, runtime.sandboxes.commanded, runtime.sandboxes.result_sender
-import runtime.sandboxes.file_teller
+import runtime.sandboxes.file_teller, runtime.sandboxes.workspace_filler
 files = {name: module.__file__ for name, module in sys.modules.items() if getattr(module, "__file__", None)}
 mapped = {line.split(None, 5)[5].strip() for line in open("/proc/self/maps") if "/" in line}
 print(json.dumps({"files": files, "mapped": sorted(mapped)}))

@@ -27,8 +27,9 @@ import platform
 import secrets
 import tarfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from runtime.core.ids import owner_and_thread
@@ -37,7 +38,7 @@ from runtime.core.result import WorkspaceGone
 from runtime.core.workspace import WorkspaceSource
 from runtime.errors import LaunchFailed, NoRoom, SandboxLost, SandboxUnreachable, WorkspaceHeld
 from runtime.ports import Capabilities
-from runtime.sandboxes import container_python, hardening, spool
+from runtime.sandboxes import container_python, filling, hardening, spool
 from runtime.sandboxes.attendant import HOME, SPOOL
 from runtime.sandboxes.container import DockerSandbox
 from runtime.sandboxes.container_engine import UNIX, Container, Engine, Refusal
@@ -52,6 +53,7 @@ NOT_THERE = 127  # the exit code of what is not there
 ABSENT_PATIENCE_S = 10.0  # an engine that restarts is back by then; a machine without one should say so soon
 DEFAULT_ADDRESS = f"{UNIX}/var/run/docker.sock"
 LABEL = "outlast."
+STAGING = "staging"  # sources lie there until they are in their containers; what a dead driver left goes at the next
 NAME_CHARACTERS = 40
 
 
@@ -60,8 +62,25 @@ class DockerProvider:
 
     name = "docker"
 
-    def __init__(self, deployment: str, image: str, limits: Limits, address: str = DEFAULT_ADDRESS) -> None:
-        self.capabilities = Capabilities(isolated_agent=True, one_host=address.startswith(UNIX), host_tools=True)
+    def __init__(
+        self,
+        deployment: str,
+        image: str,
+        limits: Limits,
+        address: str = DEFAULT_ADDRESS,
+        sources: Sequence[str] = (),
+        data: Path | None = None,
+    ) -> None:
+        """`sources`: what a workspace may begin with; it is made ready in `data`, our own folder on this host. Without
+        that, workspaces begin empty."""
+        self.capabilities = Capabilities(
+            isolated_agent=True,
+            one_host=address.startswith(UNIX),
+            workspace_sources=data is not None,
+            host_tools=True,
+        )
+        self._sources = tuple(sources)
+        self._data = None if data is None else data.absolute()
         self._deployment = folder_name(deployment)
         self._image = image
         self._limits = limits
@@ -79,14 +98,24 @@ class DockerProvider:
         return "/".join(key.split("/")[:2])
 
     async def create(self, key: str, thread_key: str, source: WorkspaceSource | None = None) -> DockerSandbox:
-        """Make the sandbox, or return the one with this key. Its workspace begins empty: there are no sources yet.
+        """Make the sandbox, or return the one with this key; also one whose workspace was not filled to its end.
 
-        Raises LaunchFailed, SandboxUnreachable, WorkspaceHeld."""
-        assert source is None, "a source is given to who declares `workspace_sources`"
+        Raises LaunchFailed, SandboxLost, SandboxUnreachable, WorkspaceHeld."""
         try:
-            return await _blocking(self._create, key, thread_key)
+            sandbox = await _blocking(self._create, key, thread_key)
+            if source is not None:
+                await self._begin(sandbox, source)
         except NoRoom as error:  # nothing was launched yet
             raise LaunchFailed(error.message) from error
+        return sandbox
+
+    async def _begin(self, sandbox: DockerSandbox, source: WorkspaceSource) -> None:
+        assert self._data is not None, "a source is given to who declares `workspace_sources`"
+        place = self._data / STAGING / "source"
+        try:
+            await sandbox.begin_with(partial(filling.prepared, place, source, self._sources, (self._data,)))
+        except OSError as error:
+            raise LaunchFailed(f"The workspace's source could not be made ready on this host: {error}.") from error
 
     def making(self) -> Mapping[str, Any] | None:
         """Return how far the pull of the image is, if one is under way."""

@@ -54,21 +54,32 @@ def make_workspace(
     if place.is_dir():
         return
     assert source is not None
-    try:
-        _remove_abandoned(place)
-        with _held_folder(place) as fresh:
-            made = fresh / WHOLE
-            made.mkdir()
+    with prepared(place, source, allowed, own) as made, suppress(FileExistsError):  # another one was first
+        _rename_to_nothing(made, place)
+
+
+@contextmanager
+def prepared(
+    place: Path, source: WorkspaceSource, allowed: Sequence[str], own: Collection[Path] = ()
+) -> Iterator[Path]:
+    """Make a folder of the source beside `place`, and yield it; what is left of it at the end goes. Blocks.
+
+    Raises as `make_workspace`, and OSError."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(place)
+    with _held_folder(place) as fresh:
+        made = fresh / WHOLE
+        made.mkdir()
+        try:
             _fill(made, source, allowed, [Path(os.path.realpath(one)) for one in (*own, place.parent)])
-            with suppress(FileExistsError):  # another one was first
-                _rename_to_nothing(made, place)
-    except LaunchFailed:
-        raise
-    except Exception as error:  # who reads what anybody may have packed must expect anything
-        what = f"the {source.kind.value} {source.place}"
-        raise LaunchFailed(
-            f"The workspace could not be made from {what}: {str(error) or type(error).__name__}."
-        ) from error
+        except LaunchFailed:
+            raise
+        except Exception as error:  # who reads what anybody may have packed must expect anything
+            what = f"the {source.kind.value} {source.place}"
+            raise LaunchFailed(
+                f"The workspace could not be made from {what}: {str(error) or type(error).__name__}."
+            ) from error
+        yield made
 
 
 # --- what is being made ----------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from own_deployment import DEPLOYMENT
 from runtime.sandboxes.local import LocalProvider
 from runtime.testing.provider_kit import MakeProvider
 from runtime.testing.sandbox_kit import SandboxKit
+from runtime.testing.sources_kit import SourcesKit
 from runtime.testing.tool_calls_kit import ToolCallsKit
 
 
@@ -28,3 +29,10 @@ class TestLocalToolCalls(ToolCallsKit):
     @pytest.fixture
     def make_provider(self, tmp_path: Path) -> MakeProvider:
         return partial(LocalProvider, tmp_path / "sandboxes", "test", tmp_path / "workspaces")
+
+
+class TestLocalSources(SourcesKit):
+    @pytest.fixture
+    def make_provider(self, tmp_path: Path, sources: Path) -> MakeProvider:
+        data = tmp_path / "data"
+        return partial(LocalProvider, data / "sandboxes", "test", data / "workspaces", sources=[str(sources)])

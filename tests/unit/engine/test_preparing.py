@@ -15,10 +15,10 @@ from runtime.core import chunk
 from runtime.core.launch import AgentExit, ExitKind
 from runtime.core.ops import Note, RequestCancel
 from runtime.core.record import CancelReason, ClaimReason, Launch, Status
-from runtime.core.workspace import WorkspaceSource
+from runtime.core.workspace import SourceKind, WorkspaceSource
 from runtime.engine.preparing import reaching
 from runtime.errors import SandboxUnreachable
-from runtime.ports import LaunchSpec
+from runtime.ports import Capabilities, LaunchSpec
 from runtime.testing.sim_agent import Script
 from runtime.testing.sim_loop import elapse, play
 from runtime.testing.sim_sandbox import SimProvider
@@ -93,6 +93,38 @@ def test_a_successor_finds(row: Row) -> None:
         assert head.launch is Launch.INTENDED
         assert head.sandbox_key == KEY
         assert not stage.world.boxes
+
+    play(1, acts())
+
+
+@pytest.mark.parametrize(("launch", "asked"), [(Launch.KEYED, ["create", "launch"]), (Launch.INTENDED, ["launch"])])
+def test_a_sandbox_that_is_there_is_made_again_while_its_workspace_may_be_half_filled(
+    launch: Launch, asked: list[str]
+) -> None:
+    class Filling(SimProvider):
+        capabilities = Capabilities(workspace_sources=True)
+
+        async def create(self, key: str, thread_key: str, source: WorkspaceSource | None = None) -> Any:
+            assert source == WorkspaceSource(kind=SourceKind.DIRECTORY, place="/srv")
+            return await super().create(key, thread_key)
+
+    async def acts() -> None:
+        stage = Stage(SCRIPT)
+        seen: list[str] = []
+        stage.world.watch = lambda kind, _run_id, _by: seen.append(kind)
+        shard = await stage.open()
+        made = create()
+        props = {**made.spec.input, "forwardedProps": {"workspace": {"directory": "/srv"}}}
+        await shard.submit(msgspec.structs.replace(made, spec=msgspec.structs.replace(made.spec, input=props)))
+        await shard.submit(claim())
+        await shard.submit(Note(run_id=RUN, epoch=1, sandbox_key=KEY, launch=launch))
+        box_of(stage, "empty")
+        seen.clear()
+        driver = stage.driver(shard, "successor")
+        cast("dict[str, Any]", driver._tools.providers)["sim"] = Filling(stage.world, "successor")
+        await driver.drive(1, ClaimReason.START)
+        assert stage.head().status is Status.COMPLETED
+        assert [kind[4:] for kind in seen if kind.startswith("ask ")] == [*asked, "destroy"]
 
     play(1, acts())
 
