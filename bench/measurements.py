@@ -13,6 +13,7 @@ import losses
 import lost_nodes
 import memory
 import pure
+import real_agent
 import replacing
 import stale
 import starting
@@ -59,6 +60,7 @@ GROUPS = (
         missing=lost_nodes.missing,
     ),
     Group(containers.ROWS, alone=containers.containers, missing=containers.missing),
+    Group(real_agent.ROWS, alone=real_agent.claude, missing=real_agent.missing),
     Group(("cluster_replace_per_run_ms",), alone=replacing.replace_cluster),
     Group(("translate_lines_per_s",), alone=pure.translate),
     Group(appends.rows_of("sqlite"), alone=appends.sqlite),

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ TEXT = b'"type":"TEXT_MESSAGE_CONTENT"'
 class Served:
     """A running instance."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, object]) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, object], given: Mapping[str, str] | None = None) -> None:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         self.folder = folder
@@ -46,6 +46,7 @@ class Served:
         env |= {f"OUTLAST_{name.upper()}": str(value) for name, value in settings.items()}
         env |= {"OUTLAST_DATA_DIR": str(self.data_dir), "OUTLAST_PORT": str(port), "OUTLAST_LOG_LEVEL": "warning"}
         env["PATH"] = f"{_agents(folder)}:{env.get('PATH', '/usr/bin:/bin')}"
+        env |= given or {}
         self._env = env
         self._log = folder / "serve.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -199,12 +200,17 @@ def new_run() -> str:
     return f"bench-{uuid.uuid4().hex[:12]}"
 
 
-@asynccontextmanager
-async def instance(build: Path, **settings: object) -> AsyncIterator[Served]:
+def instance(build: Path, **settings: object) -> AbstractAsyncContextManager[Served]:
     """Serve from an empty data directory below `build` until the context ends, then remove it."""
+    return instance_with({}, build, settings)
+
+
+@asynccontextmanager
+async def instance_with(given: Mapping[str, str], build: Path, settings: Mapping[str, object]) -> AsyncIterator[Served]:
+    """The same, with `given` in its environment."""
     folder = build / f"instance-{uuid.uuid4().hex[:8]}"
     folder.mkdir(parents=True)
-    served = Served(folder, settings)
+    served = Served(folder, settings, given)
     try:
         await served.start()
         try:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from containers import line_times
 from hypothesis import given
 from hypothesis import strategies as st
 from measurements import GROUPS, choose
 from replay_agent import stamped
 from rows import ROWS, Figure, as_json, as_text, quantile, spread
-from sse_client import ChunkedDecoder, Stream
+from sse_client import BenchError, ChunkedDecoder, Stream
 
 # The rows of the plan's table, each with its target and which way is better.
 PROMISED = {
@@ -27,8 +28,11 @@ PROMISED = {
     "takeover_66k_ms": (600, "lower"),
     "takeover_200_files_ms": (300, "lower"),
     "docker_first_chunk_ms": (1500, "lower"),
+    "docker_follow_p50_ms": (5, "lower"),
+    "docker_follow_p99_ms": (25, "lower"),
     "docker_takeover_p50_ms": (500, "lower"),
     "docker_cancel_ms": (1000, "lower"),
+    "claude_first_chunk_ms": (2500, "lower"),
     "cluster_replace_per_run_ms": (1000, "lower"),
     "takeover_frozen_p50_ms": (3500, "lower"),
     "takeover_frozen_p99_ms": (4000, "lower"),
@@ -140,3 +144,17 @@ def test_the_agent_writes_the_time_into_the_first_stamp() -> None:
     assert event.written_ns is not None
     assert data.endswith(b'{"text":"@@0000043@@b"}\n')
     assert stamped(b"no stamp") == b"no stamp"
+
+
+def test_each_line_of_a_container_has_its_time_or_there_is_no_figure() -> None:
+    stream = Stream(b"")
+    stamps = (b"@@0:1700000000.000500@@", b"@@1:1700000000,050000@@")
+    texts = [b'id: 0_%d\ndata: {"delta":"%b\\n"}\n\n' % (at, stamp) for at, stamp in enumerate(stamps, 1)]
+    began_ns = 1_700_000_000 * 10**9
+    stream.pieces = [(began_ns + 2_500_000, texts[0]), (began_ns + 53_000_000, texts[1])]
+    assert line_times(stream, 2) == [2.0, 3.0]
+    with pytest.raises(BenchError, match="2 of 3 lines"):
+        line_times(stream, 3)
+    stream.pieces.reverse()
+    with pytest.raises(BenchError):
+        line_times(stream, 2)
