@@ -95,7 +95,9 @@ class AskCheck:
             if head is None or head.status is Status.RUNNING:
                 self.asked.pop(run_id, None)
             elif head.status is Status.INTERRUPTED:
-                self.asked[run_id] = "stopped" if head.cancel_requested else "asks"
+                before, self.asked[run_id] = self.asked.get(run_id), "stopped" if head.cancel_requested else "asks"
+                if before != "asks" and not head.cancel_requested:
+                    self.heard(run_id)  # the answer is lost: whoever gave it finds the question there again
 
     def _created(self, op: Create, outcome: Created) -> None:
         if outcome.cancelled_previous in self.asked:
