@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import tempfile
+from collections.abc import Iterable
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
@@ -24,7 +26,7 @@ from runtime.core.generations import next_generation
 from runtime.engine.clock import SystemClock
 from runtime.errors import InputInvalid, StoreError, StoreFull, StoreRefused
 from runtime.settings import Settings
-from runtime.stores.backup_file import Backup, BackupHeader, Contents, write_backup
+from runtime.stores.backup_file import Backup, BackupHeader, Contents, Row, write_backup
 from serve_app.instance import data_directory
 from serve_app.store_setup import check_store_settings, deployment_mark
 
@@ -37,19 +39,24 @@ def back_up(settings: Settings, path: Path, *, force: bool) -> dict[str, Any]:
         raise _there(path)
     check_store_settings(settings)
     header, rows = _open_rows(settings)
-    private = path.with_name(f".{path.name}.{os.getpid()}")
+    with closing(rows):
+        try:
+            return _write(path, header, rows, force=force)
+        except OSError as error:
+            raise StoreFull(f"{path} cannot be written: {error.strerror}. There is no backup.") from error
+
+
+def _write(path: Path, header: BackupHeader, rows: Iterable[Row], *, force: bool) -> dict[str, Any]:
+    fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # of mode 600, and nobody else's
+    private = Path(name)
     try:
-        fd = os.open(private, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "wb") as file:
             write_backup(file, header, rows)
             file.flush()
             os.fsync(file.fileno())
         contents = check(private)  # read back whole: what cannot be restored is no backup
         _put(private, path, force=force)
-    except OSError as error:
-        raise StoreFull(f"{path} cannot be written: {error.strerror}. There is no backup.") from error
     finally:
-        rows.close()
         private.unlink(missing_ok=True)
     return contents
 
@@ -100,7 +107,7 @@ def _restore_sqlite(settings: Settings, backup: Backup, force: bool) -> dict[str
     try:
         sqlite("fill_store")(made, backup.header.deployment_id, generation, backup.rows())
         _note_deployment(settings, backup.header.deployment_id)  # first: without it the store would be a stranger's
-        replaced = sqlite("put_in_place")(made, place)
+        replaced = sqlite("put_in_place")(made, place, generation)
         _sync_folder(place.parent)
     except OSError as error:
         raise StoreFull(f"{place} cannot be put in place: {error.strerror}.") from error

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -215,6 +215,12 @@ class Notice(Struct, frozen=True, kw_only=True):
     done: tuple[str, ...] = ()
 
 
+# Of all that is stored of a run: Head, RunSpec, Claim and what they hold. Raise it with each new field or value that
+# decides something: older code would not see it, and do what it forbids. A backup says which it has, and a later one is
+# refused (P12); a store is refused by its schema version, which is raised with it. Each has a golden head of its own.
+RECORD_FORMAT: Final = 7
+
+
 class Head(Struct, frozen=True, kw_only=True):
     """The changing part of a run. `next_seq` is the number of stored chunks; `version` counts writes of this row."""
 
@@ -331,6 +337,7 @@ def _told(head: Head) -> Kept:
 
 
 __all__ = [
+    "RECORD_FORMAT",
     "TRANSITIONS",
     "CancelReason",
     "Claim",

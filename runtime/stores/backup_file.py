@@ -10,7 +10,8 @@
 
 Heads, specs, transcripts and checkpoints are in it byte for byte as stores keep them, and all stores keep them alike.
 What a store derives from them (columns, indexes, what is due) it derives again. So a backup of one kind of store can be
-restored into another kind, of another number of shards, or of a newer schema.
+restored into another kind, of another number of shards, or of a newer schema. Not into code that is older than the
+records: what it would not read decides something (P12; `core/record.py`, RECORD_FORMAT).
 
 Both ways are streams: what is in memory at a time is one run's record or one batch.
 """
@@ -26,13 +27,14 @@ from typing import BinaryIO, Final
 
 import msgspec
 
-from runtime.core.record import Head, Struct
+from runtime.core.record import RECORD_FORMAT, Head, Struct
 from runtime.errors import StoreRefused
 from runtime.stores.codec import decode_head, decode_spec
 
 MAGIC: Final = b"OUTLAST-BACKUP "
 FORMAT: Final = 1
 _PREFIX_BYTES = 8
+_PIECE_BYTES = 1 << 20
 
 
 class BackupHeader(Struct, frozen=True, kw_only=True, tag="header"):
@@ -45,6 +47,7 @@ class BackupHeader(Struct, frozen=True, kw_only=True, tag="header"):
     shards: int
     made_at: int
     made_by: str
+    record_format: int = RECORD_FORMAT
 
 
 class StoredRun(Struct, frozen=True, kw_only=True, tag="run"):
@@ -90,6 +93,7 @@ class Contents(Struct, frozen=True, kw_only=True):
     shards: int
     made_at: int
     made_by: str
+    record_format: int
     runs: int
     unfinished_runs: int
     chunks: int
@@ -207,6 +211,11 @@ class Backup:
         header = self._next(digest)
         if not isinstance(header, BackupHeader):
             raise self._damaged("it has no header")
+        if header.record_format > RECORD_FORMAT:
+            raise StoreRefused(
+                f"{self.path} was made by Outlast {header.made_by} and has records of format {header.record_format}; "
+                f"this one knows {RECORD_FORMAT}. Install that version, or a newer one."
+            )
         return header, digest
 
     def _next(self, digest: hashlib._Hash) -> _Frame:
@@ -214,15 +223,29 @@ class Backup:
         length = int.from_bytes(prefix[:4], "big")
         if len(prefix) < _PREFIX_BYTES or length > self._size - self._file.tell():
             raise self._damaged("its end is missing")
+        if length > _PIECE_BYTES:
+            self._check_length(length, int.from_bytes(prefix[4:], "big"))
         body = self._file.read(length)
         if zlib.crc32(body) != int.from_bytes(prefix[4:], "big"):
-            raise self._damaged(f"the bytes before {self._file.tell()} are not what was written")
+            raise self._not_written()
         digest.update(prefix)
         digest.update(body)
         try:
             return _decoder.decode(body)
         except msgspec.MsgspecError as error:
             raise self._damaged(str(error)) from error
+
+    def _check_length(self, length: int, crc: int) -> None:
+        """Read the body in pieces and go back: a length that is not what was written must not fill the memory."""
+        at, found = self._file.tell(), 0
+        for done in range(0, length, _PIECE_BYTES):
+            found = zlib.crc32(self._file.read(min(_PIECE_BYTES, length - done)), found)
+        if found != crc:
+            raise self._not_written()
+        self._file.seek(at)
+
+    def _not_written(self) -> StoreRefused:
+        return self._damaged(f"the bytes before {self._file.tell()} are not what was written")
 
     def _damaged(self, how: str) -> StoreRefused:
         return StoreRefused(f"{self.path} is damaged: {how}. Nothing was changed; use another backup.")

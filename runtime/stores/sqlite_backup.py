@@ -3,14 +3,16 @@
 A backup is one read transaction of another connection: the store as it was at one moment, while it is written. The
 writer waits for nothing; only its WAL is not cut back meanwhile.
 
-A restore makes a new file under a private name and puts it in place when it is whole. What was there is kept beside it.
+A restore makes a new file under a private name and puts it in place when it is whole. What was there is kept beside it,
+under a name of its own for each restore: one that is kept may be the only copy of what came after the backup.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +29,8 @@ from runtime.stores.sqlite_connection import connect, connect_reader, to_store_e
 from runtime.stores.sqlite_setup import check_meta, create_store
 
 _BUSY_MS = 5000
-BESIDE: Final = ("-wal", "-shm")
+WAL: Final = "-wal"
+BESIDE: Final = (WAL, "-shm")
 
 _BEGIN_READING: Final = "BEGIN"
 _LIST_RUNS: Final = """SELECT run.ordinal, run.head, spec.spec, stderr.tail, transcript.data, checkpoint.data
@@ -141,25 +144,61 @@ def fill_store(path: Path, deployment_id: str, generation: int, rows: Iterable[R
     # The last connection has gone: all is in the file, and nothing in a WAL.
 
 
-def put_in_place(made: Path, path: Path) -> Path | None:
-    """Let the store at `made` be the one at `path`; return where the one before it is now, if there was one.
+def put_in_place(made: Path, path: Path, generation: int) -> Path | None:
+    """Let the store at `made` be the one at `path`, as of `generation`; return where the one before it is now, if there
+    was one.
 
-    May be repeated after a crash in the middle: there is no store at `path` then. Raises OSError."""
-    kept = path.with_name(path.name + ".replaced")
-    there = path.exists()
-    if there:
-        path.replace(kept)
-    for end in BESIDE:  # of the one before: they must not be taken for the new one's
-        with suppress(FileNotFoundError):
-            path.with_name(path.name + end).replace(kept.with_name(kept.name + end))
+    May be repeated after a crash in the middle: there is no store at `path` then. Raises OSError, and StoreRefused if
+    somebody has opened the store since it was asked."""
+    refuse_served(path)
+    kept = _keep(path, generation)
     made.rename(path)
-    return kept if there else None
+    return kept
+
+
+def _keep(path: Path, generation: int) -> Path | None:
+    """Move the store away, with its WAL: a WAL beside another database would be taken for that one's.
+
+    The WAL has both names before the database has the new one, so each moment of this can be the last."""
+    wal, kept = _beside(path, WAL), None
+    if path.exists():
+        kept = _free_name(path, generation)
+        if wal.exists():
+            os.link(wal, _beside(kept, WAL))
+        path.rename(kept)
+    elif wal.exists():
+        kept = _moved_with(path, wal)
+        if kept is None:  # somebody took its database away
+            wal.rename(_beside(_free_name(path, generation), WAL))
+    for end in BESIDE:
+        _beside(path, end).unlink(missing_ok=True)  # "-shm": whoever opens makes it again
+    return kept
+
+
+def _free_name(path: Path, generation: int) -> Path:
+    kept = path.with_name(f"{path.name}.replaced-{generation}")
+    while kept.exists() or _beside(kept, WAL).exists():
+        generation += 1
+        kept = path.with_name(f"{path.name}.replaced-{generation}")
+    return kept
+
+
+def _moved_with(path: Path, wal: Path) -> Path | None:
+    """Return the store that was moved away from `path` with this WAL, by a restore that was interrupted."""
+    for other in path.parent.glob(f"{path.name}.replaced-*{WAL}"):
+        if other.samefile(wal):
+            return other.with_name(other.name.removesuffix(WAL))
+    return None
+
+
+def _beside(path: Path, end: str) -> Path:
+    return path.with_name(path.name + end)
 
 
 def remove(path: Path) -> None:
     """Remove a store that is nobody's, with what lies beside it."""
     for end in ("", *BESIDE):
-        path.with_name(path.name + end).unlink(missing_ok=True)
+        _beside(path, end).unlink(missing_ok=True)
 
 
 class _Filler:

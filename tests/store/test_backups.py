@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,11 +19,15 @@ from actors.compose import open_store, store_path
 from runtime import process
 from runtime.core.ops import Appended, Created, Superseded, TooManyBytes
 from runtime.core.reap_ops import ReapStage
+from runtime.core.record import RECORD_FORMAT, Head
 from runtime.errors import DataDirRefused, InputInvalid, StoreRefused
 from runtime.ports import Store
 from runtime.settings import Settings
+from runtime.stores.backup_file import MAGIC, Backup, BackupHeader, StoredBatch, StoredRun, write_backup
+from runtime.stores.codec import encode
 from runtime.stores.opener import opener_path
 from runtime.stores.sqlite import SqliteStore, create_store
+from runtime.stores.sqlite_backup import put_in_place
 from runtime.testing.sample_ops import append, claim, create, live
 from runtime.testing.store_cases.shard_driver import ShardDriver
 from serve_app import backups
@@ -244,6 +250,128 @@ def test_a_store_that_is_served_is_not_replaced(settings: Settings, store: Sqlit
     assert backups.restore(settings, file, force=True)["runs"] == len(RUNS)
 
 
+def test_each_store_that_a_restore_replaces_is_kept(settings: Settings, store: SqliteStore, file: Path) -> None:
+    backups.back_up(settings, file, force=False)
+    ShardDriver(store).do(create("only-copy", "thread-8"))
+    store.close()
+    first, second = (Path(backups.restore(settings, file, force=True)["replaced"]) for _ in range(2))
+    assert first != second
+    with closing(SqliteStore(first)) as kept:
+        assert kept.read_run("only-copy") is not None
+    with closing(SqliteStore(second)) as kept:
+        assert kept.read_run("only-copy") is None
+        assert kept.read_run(GOES_ON) is not None
+
+
+def test_what_is_kept_has_its_wal_and_replaces_nothing(settings: Settings, store: SqliteStore) -> None:
+    ShardDriver(store).do(create("in-the-wal", "thread-8"))
+    place = store_path(settings)
+    wal, made = place.with_name(f"{place.name}-wal"), place.with_name("made")
+    written = wal.read_bytes()
+    assert written, "what is stored last is in the WAL as long as somebody has the file open"
+    for name, data in (("replaced-7", b"kept"), ("replaced-8-wal", b"kept too")):
+        place.with_name(f"{place.name}.{name}").write_bytes(data)
+    made.write_bytes(b"new")
+    kept = put_in_place(made, place, 7)
+    assert kept == place.with_name(f"{place.name}.replaced-9")
+    assert place.read_bytes() == b"new"
+    assert not wal.exists()
+    assert kept.with_name(f"{kept.name}-wal").read_bytes() == written
+    assert place.with_name(f"{place.name}.replaced-7").read_bytes() == b"kept"
+    assert place.with_name(f"{place.name}.replaced-8-wal").read_bytes() == b"kept too"
+
+
+def test_a_wal_that_lies_alone_is_put_beside_no_other_store(settings: Settings, store: SqliteStore) -> None:
+    store.close()
+    place = store_path(settings)
+    made = place.with_name("made")
+    made.write_bytes(b"second")
+    first = put_in_place(made, place, 7)
+    place.unlink()  # by somebody who left the WAL there
+    place.with_name(f"{place.name}-wal").write_bytes(b"of the one before")
+    made.write_bytes(b"third")
+    assert first is not None
+    assert put_in_place(made, place, 8) is None
+    assert not first.with_name(f"{first.name}-wal").exists()
+    assert not place.with_name(f"{place.name}-wal").exists()
+    assert place.with_name(f"{place.name}.replaced-8-wal").read_bytes() == b"of the one before"
+
+
+def test_a_store_that_is_opened_while_its_successor_is_made_is_not_replaced(
+    settings: Settings, store: SqliteStore
+) -> None:
+    store.close()
+    place = store_path(settings)
+    made, before = place.with_name("made"), place.read_bytes()
+    made.write_bytes(b"new")
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as server:
+        identity = process.identify(server.pid)
+        assert identity is not None
+        opener_path(place).write_bytes(msgspec.json.encode(identity))
+        with pytest.raises(StoreRefused, match=f"process {server.pid}"):
+            put_in_place(made, place, 7)
+        assert server.stdin is not None
+        server.stdin.close()
+    assert place.read_bytes() == before
+
+
+def test_two_backups_into_one_file_do_not_remove_what_the_other_writes(
+    settings: Settings, store: SqliteStore, file: Path
+) -> None:
+    assert told(store)
+    another = file.with_name(f".{file.name}.{os.getpid()}")  # of a process of the same pid, in another container
+    another.write_bytes(b"half of a backup")
+    assert backups.back_up(settings, file, force=False)["runs"] == len(RUNS)
+    assert another.read_bytes() == b"half of a backup"
+    assert {path.name for path in file.parent.iterdir() if path.is_file()} == {file.name, another.name}
+
+
+def test_a_backup_of_a_version_with_newer_records_is_refused(
+    settings: Settings, store: SqliteStore, file: Path, tmp_path: Path
+) -> None:
+    before = told(store)
+    assert backups.back_up(settings, file, force=False)["recordFormat"] == RECORD_FORMAT
+    newer = tmp_path / "newer.backup"
+    with closing(Backup(file)) as backup, newer.open("wb") as out:
+        header = msgspec.structs.replace(backup.header, record_format=RECORD_FORMAT + 1, made_by="9.9.9")
+        write_backup(out, header, backup.rows())
+    store.close()
+    for refuse in (backups.check, lambda path: backups.restore(settings, path, force=True)):
+        with pytest.raises(StoreRefused, match=r"9\.9\.9.*Install that version"):
+            refuse(newer)
+    with closing(SqliteStore(store_path(settings))) as same:
+        assert told(same) == before
+
+
+def test_a_length_that_was_flipped_is_not_believed(settings: Settings, store: SqliteStore, file: Path) -> None:
+    assert told(store)
+    backups.back_up(settings, file, force=False)
+    with file.open("r+b") as out:
+        out.seek(len(MAGIC) + 2)  # the header's length
+        out.write((64 << 20).to_bytes(4, "big"))
+        out.truncate(80 << 20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(StoreRefused, match="damaged"):
+            backups.check(file)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_large_frame_is_read_back(tmp_path: Path) -> None:
+    data = os.urandom(3 << 20)
+    header = BackupHeader(
+        deployment_id=DEPLOYMENT, generation=0, store="sqlite", schema_version=1, shards=1, made_at=0, made_by="1"
+    )
+    head = Head(run_id="r", thread_id="t", owner="", digest="", created_at=0, next_seq=1)
+    batch = StoredBatch(seq=0, count=1, epoch=1, band="live", first_index=0, ends=b"", data=data)
+    with (tmp_path / "large").open("wb") as out:
+        write_backup(out, header, [StoredRun(ordinal=1, head=encode(head), spec=b"{}"), batch])
+    with closing(Backup(tmp_path / "large")) as backup:
+        assert list(backup.rows())[1] == batch
+
+
 def test_a_restore_that_was_interrupted_at_its_last_step_is_repeated(
     settings: Settings, store: SqliteStore, file: Path
 ) -> None:
@@ -251,10 +379,13 @@ def test_a_restore_that_was_interrupted_at_its_last_step_is_repeated(
     backups.back_up(settings, file, force=False)
     store.close()
     place = store_path(settings)
-    place.replace(place.with_name(f"{place.name}.replaced"))  # and then the power was lost
-    place.with_name(f"{place.name}-wal").write_bytes(b"of the one before")
+    wal, kept = place.with_name(f"{place.name}-wal"), place.with_name(f"{place.name}.replaced-7")
+    wal.write_bytes(b"of the one before")
+    os.link(wal, kept.with_name(f"{kept.name}-wal"))
+    place.replace(kept)  # and then the power was lost
     with pytest.raises(StoreRefused, match="backup"):
         prepare_store(settings)
-    backups.restore(settings, file, force=False)
+    assert backups.restore(settings, file, force=False)["replaced"] == str(kept)
+    assert kept.with_name(f"{kept.name}-wal").read_bytes() == b"of the one before"
     with closing(SqliteStore(place)) as restored:
         assert told(restored) == before

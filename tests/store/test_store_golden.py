@@ -13,7 +13,7 @@ import store_golden
 from runtime.core import checkpoint, chunk
 from runtime.core.ops import Appended
 from runtime.core.reap_ops import ReapStage
-from runtime.core.record import Head, RunSpec, Status, to_wire
+from runtime.core.record import RECORD_FORMAT, Head, RunSpec, Status, to_wire
 from runtime.stores import codec
 from runtime.stores.sqlite import SqliteStore, create_store
 from runtime.testing.sample_ops import OWNER, append, claim, live
@@ -61,6 +61,13 @@ def test_the_golden_head_and_spec_are_read() -> None:
     assert codec.decode_head(store_golden.HEARD.read_bytes()) == store_golden.A_HEARD_HEAD
     assert codec.decode_head(store_golden.PRUNED.read_bytes()) == store_golden.A_PRUNED_HEAD
     assert codec.decode_head(store_golden.OWING.read_bytes()) == store_golden.AN_OWING_HEAD
+
+
+def test_the_newest_golden_head_is_of_the_format_that_backups_name() -> None:
+    numbers = [int(path.stem.rpartition("v")[2]) for path in store_golden.GOLDEN.glob("head-v*.json")]
+    assert max(numbers) == RECORD_FORMAT
+    newest = store_golden.GOLDEN / f"head-v{RECORD_FORMAT}.json"
+    assert set(chunk.decode(newest.read_bytes())) == set(Head.__struct_encode_fields__)
 
 
 def test_claims_of_version_1_have_no_end_and_no_pause() -> None:
