@@ -6,6 +6,7 @@ An old incarnation may live on beside its successor, held or not; the store refu
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from contextvars import Context
 from typing import Any
@@ -28,15 +29,16 @@ CALL_TIMEOUT_S = 40.0
 class SimSegments:
     """Keeps sealed bytes for a process; `lose` drops some, as an object store under pressure does (P14)."""
 
+    _refs = itertools.count(1)  # of all: what one incarnation refers to is nothing of another's
+
     def __init__(self) -> None:
         self._kept: dict[int, bytes] = {}
-        self._made = 0
 
     def put(self, data: bytes) -> int:
         """Keep `data`; return its ref."""
-        self._made += 1
-        self._kept[self._made] = data
-        return self._made
+        ref = next(self._refs)
+        self._kept[ref] = data
+        return ref
 
     def get(self, ref: int) -> bytes | None:
         """Return the bytes, or None if they are lost."""
