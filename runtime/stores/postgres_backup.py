@@ -1,7 +1,7 @@
 """Back up and restore the PostgreSQL store (`backup_file.py` has the format).
 
-A backup is one transaction that sees the database as it was at one moment, and only reads: nobody waits for it. A
-restore is one transaction that empties the tables and fills them: before it commits, nothing has changed.
+A backup is one transaction that sees the database as it was at one moment, and only reads: nobody waits for it but a
+restore. That is one transaction that empties the tables and fills them: before it commits, nothing has changed.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ PAGE_BYTES: Final = 4 << 20
 PUT_BATCHES: Final = 1000  # with one round trip
 
 _BEGIN_READING: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+# Before the transaction's moment: one that was begun before a TRUNCATE and reads after it would find nothing.
+_KEEP_TABLES: Final = """LOCK TABLE outlast.run, outlast.spec, outlast.stderr, outlast.transcript, outlast.checkpoint,
+    outlast.batch IN ACCESS SHARE MODE"""
 _LIST_RUNS: Final = """SELECT r.ordinal, r.head, s.spec, e.tail, t.stored, c.stored
     FROM outlast.run AS r JOIN outlast.spec AS s ON s.run = r.ordinal
     LEFT JOIN outlast.stderr AS e ON e.run = r.ordinal LEFT JOIN outlast.transcript AS t ON t.run = r.ordinal
@@ -78,7 +81,9 @@ def _read(
     address: Address, shards: int, deployment_id: str | None, made_at: int, made_by: str
 ) -> Iterator[BackupHeader | Row]:
     with set_up_session(address) as session:
+        check_meta(session, address, shards=shards, deployment_id=deployment_id)  # that there are tables
         session.execute(_BEGIN_READING)
+        session.execute(_KEEP_TABLES)
         meta = check_meta(session, address, shards=shards, deployment_id=deployment_id)
         (generation,) = _only(session, sql.READ_GENERATION)
         yield BackupHeader(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -9,13 +10,17 @@ from pathlib import Path
 import pytest
 from backed_up import DEPLOYMENT, ENDED, GOES_ON, NEW, RUNS, fill, held, told
 from postgres_server import PostgresServer
+from waiting import wait_until
 
 from actors.compose import open_store, store_path
 from runtime.core.ids import shard_of
 from runtime.core.ops import Appended, Created, Superseded, TooManyBytes
 from runtime.errors import ShardSuperseded, StoreRefused
 from runtime.settings import Settings
+from runtime.stores.backup_file import StoredRun
+from runtime.stores.codec import decode_head
 from runtime.stores.postgres import PostgresStore
+from runtime.stores.postgres_backup import read_store
 from runtime.stores.postgres_connection import Address
 from runtime.stores.postgres_setup import create_store
 from runtime.testing.sample_ops import append, create, live
@@ -61,6 +66,27 @@ def test_a_served_store_is_backed_up_and_not_replaced_while_it_is_served(
     after.refused(create("more", "thread-9", owner_max_bytes=held(restored)), TooManyBytes)
     after.ask(create("more", "thread-9", owner_max_bytes=held(restored) + 1), Created)
     assert told(restored)["order"] == ["more", *before["order"]]
+
+
+def test_a_backup_that_was_begun_before_a_restore_is_whole(
+    server: PostgresServer, settings: Settings, one_shard: Open, tmp_path: Path
+) -> None:
+    with closing(one_shard()) as store:
+        fill(store)
+    file = tmp_path / "file"
+    backups.back_up(settings, file, force=False)
+    restore = threading.Thread(target=backups.restore, args=(settings, file), kwargs={"force": True})
+    _header, rows = read_store(Address(server.url), 1, DEPLOYMENT, 0, "0")
+    with closing(rows):  # type: ignore[type-var]  # a generator
+        restore.start()
+        wait_until(
+            lambda: server.waiting_for_locks() or not restore.is_alive(), "the restore has come to the tables", 60
+        )
+        found = [decode_head(row.head).run_id for row in rows if isinstance(row, StoredRun)]
+    restore.join(60)
+    assert found == list(RUNS)
+    with closing(one_shard()) as restored:
+        assert restored.read_run(ENDED) is not None
 
 
 def test_a_damaged_backup_leaves_the_server_as_it_is(settings: Settings, one_shard: Open, tmp_path: Path) -> None:
