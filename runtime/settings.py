@@ -132,7 +132,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 0
     max_body_bytes: Annotated[int, Meta(ge=1024, description="Largest request body.")] = 8 << 20
     body_timeout_s: Annotated[
-        float, Meta(gt=0, description="Longest time that a request body may take to come; beyond it 408.")
+        float,
+        Meta(
+            gt=0,
+            description="Longest time that a request body may take to come, and a second more for each 64 KiB that "
+            "came; beyond it 408.",
+        ),
     ] = 30.0
     max_line_bytes: Annotated[int, Meta(ge=1024, description="Longest journal line that is translated.")] = 64 << 20
     max_log_bytes: Annotated[int, Meta(ge=65536, description="Largest log, and largest journal, of one run.")] = 1 << 30

@@ -1,4 +1,4 @@
-"""Read a JSON body: its type is checked first, its size and its time while it comes, its depth after.
+"""Read a JSON body: its type is checked first, its size and its speed while it comes, its depth after.
 
 Only `application/json` (or `+json`) is taken: a page of another site cannot send that without asking first.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import msgspec
 from starlette.requests import Request
@@ -18,16 +18,19 @@ from runtime.settings import Settings
 
 # Deeper than any message or JSON Schema that a person wrote, and far from what recursion in encoders and pickles bears.
 MAX_DEPTH = 100
+# What comes at this rate is progress: 8 MiB over a slow line take minutes, and are taken. A byte now and then is none.
+SLOWEST_BYTES_PER_S: Final = 64 << 10
 
 
 class BodyTooSlow(RequestError):
-    """The request body has not come within `OUTLAST_BODY_TIMEOUT_S`."""
+    """The request body has not come within `OUTLAST_BODY_TIMEOUT_S` and the time that its length allows."""
 
     code = "body_too_slow"
 
     def __init__(self, limit_s: float) -> None:
         super().__init__(
-            f"The body did not come within {limit_s:g} s. Send it at once, or raise OUTLAST_BODY_TIMEOUT_S."
+            f"The body came too slowly: it has {limit_s:g} s, and one more for each {SLOWEST_BYTES_PER_S >> 10} KiB "
+            "that came. Send it at once, or raise OUTLAST_BODY_TIMEOUT_S."
         )
         self.limit_s = limit_s
 
@@ -40,7 +43,7 @@ def check_type(request: Request) -> None:
 
 
 async def read_object(request: Request, settings: Settings) -> dict[str, Any]:
-    """Return the body, which must be a JSON object, of at most MAX_BODY_BYTES, and here within BODY_TIMEOUT_S.
+    """Return the body, which must be a JSON object, of at most MAX_BODY_BYTES, and here in time (BODY_TIMEOUT_S).
 
     Raises MediaTypeUnsupported, BodyTooLarge, BodyTooSlow, InputInvalid `json_invalid`, `body_invalid`."""
     check_type(request)
@@ -53,13 +56,15 @@ async def read_object(request: Request, settings: Settings) -> dict[str, Any]:
 async def _read_in_time(request: Request, max_bytes: int, within_s: float) -> bytes:
     """Return the body. Raises BodyTooLarge, BodyTooSlow: whoever sends a byte now and then keeps nobody's place."""
     try:
-        async with asyncio.timeout(within_s):
-            return await _read(request, max_bytes)
+        async with asyncio.timeout(within_s) as deadline:
+            return await _read(request, max_bytes, deadline)
     except TimeoutError:
         raise BodyTooSlow(within_s) from None
 
 
-async def _read(request: Request, max_bytes: int) -> bytes:
+async def _read(request: Request, max_bytes: int, deadline: asyncio.Timeout) -> bytes:
+    first = deadline.when()
+    assert first is not None
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > max_bytes:
         raise BodyTooLarge(max_bytes)
@@ -70,6 +75,7 @@ async def _read(request: Request, max_bytes: int) -> bytes:
         if size > max_bytes:
             raise BodyTooLarge(max_bytes)
         parts.append(part)
+        deadline.reschedule(first + size / SLOWEST_BYTES_PER_S)
     return b"".join(parts)
 
 
