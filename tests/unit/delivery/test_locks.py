@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -47,6 +50,33 @@ async def test_a_folder_that_cannot_be_used_is_a_failure_of_the_store(tmp_path: 
     with pytest.raises(StoreUnavailable):
         async with FileLocks(tmp_path / "file").hold("a"):
             pass
+
+
+HOLDER = """
+import asyncio, os, sys
+from pathlib import Path
+from runtime.delivery.file_locks import FileLocks
+
+async def hold():
+    async with FileLocks(Path(sys.argv[1]), one_host=True).hold("a"):
+        if os.fork() == 0:
+            sys.stdin.read()  # as long as the test goes on
+        os._exit(0)
+
+asyncio.run(hold())
+"""
+
+
+def test_a_child_that_outlives_its_parent_does_not_keep_the_parents_lock(tmp_path: Path) -> None:
+    async def take() -> None:
+        async with asyncio.timeout(30), FileLocks(tmp_path, one_host=True).hold("a"):
+            pass
+
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE) as holder:
+        assert holder.wait(60) == 0
+        asyncio.run(take())
+        assert holder.stdin is not None
+        holder.stdin.close()
 
 
 class _Open:
