@@ -68,8 +68,9 @@ def request_cancel(view: View, op: RequestCancel) -> Decision:
     return Decision(outcome=Done(head=cancelled), heads=(cancelled,))
 
 
-def intent(view: View, op: RequestHandover | Attach | Detach) -> Decision:
-    """Decide an outsider's intent: it touches its own field only (P3)."""
+def intent(view: View, op: RequestHandover | Attach | Detach, now_ms: int) -> Decision:
+    """Decide an outsider's intent: it touches its own field only (P3). Who comes or goes after the end changes nothing:
+    that a run ended with nobody there is for the reaper to tell (P22)."""
     head = view.head(op.run_id)
     if head is None:
         return Decision(outcome=UnknownRun(run_id=op.run_id))
@@ -80,10 +81,11 @@ def intent(view: View, op: RequestHandover | Attach | Detach) -> Decision:
             asked = head.handover_epoch == head.driver_epoch
             return _done(head, {} if asked else {"handover_epoch": head.driver_epoch})
         case Attach():
-            return _done(head, {} if head.detached_since is None else {"detached_since": None})
+            stays = head.status.terminal or head.detached_since is None
+            return _done(head, {} if stays else {"detached_since": None})
         case Detach(since=since):
             stays = head.status.terminal or head.detached_since is not None
-            return _done(head, {} if stays else {"detached_since": since})
+            return _done(head, {} if stays else {"detached_since": min(since, now_ms)})
 
 
 def open_supervisor(view: View, op: OpenSupervisor) -> Decision:

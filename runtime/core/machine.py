@@ -56,7 +56,7 @@ def decide(view: View, op: Op, now_ms: int) -> Decision:
         case RequestCancel():
             return intending.request_cancel(view, op)
         case RequestHandover() | Attach() | Detach():
-            return intending.intent(view, op)
+            return intending.intent(view, op, now_ms)
         case OpenSupervisor():
             return intending.open_supervisor(view, op)
         case Assign():

@@ -3,8 +3,9 @@
 Reading says what is stored. What may be changed is what an outsider may (P3), and goes the way that it always goes:
 
     cancel_requested   True: the cancel of a person (P21). A recorded one is never taken back
-    detached_since     None: somebody came; a time: the last viewer left, unless that is known already. The shard goes
-                       on counting viewers by itself (P20), so this is for who reads a log in another way
+    detached_since     None: somebody came; a time in UTC ms, not before the run's creation: the last viewer left,
+                       unless that is known already, or the run has ended. The shard goes on counting viewers by
+                       itself (P20), so this is for who reads a log in another way
 
 All other fields are written by the run's driver, under its claim: a patch may repeat what is stored, and is refused for
 anything else. Whoever wants to drive a run himself claims it on the shard (`own_log.ClaimedOwnLog`), or keeps a
@@ -127,7 +128,7 @@ def _ops(head: Head, row: RunRow, patch: RunPatch) -> list[RequestCancel | Attac
         elif name == "detached_since" and value is None:
             ops.append(Attach(run_id=head.run_id))
         elif name == "detached_since" and row.detached_since is None:
-            ops.append(Detach(run_id=head.run_id, since=value))
+            ops.append(Detach(run_id=head.run_id, since=_checked_since(head, row, value)))
         else:
             raise InputInvalid(
                 f"{name} of run {row.run_id!r} is written by its driver, under its claim. An outsider may request its "
@@ -136,3 +137,15 @@ def _ops(head: Head, row: RunRow, patch: RunPatch) -> list[RequestCancel | Attac
                 field=name,
             )
     return ops
+
+
+def _checked_since(head: Head, row: RunRow, since: int) -> int:
+    """Return `since`. Raises InputInvalid if it is no time at which somebody can have left: it would expire the run."""
+    if since < head.created_at:
+        raise InputInvalid(
+            f"detached_since {since} of run {row.run_id!r} is before its creation at {head.created_at}. Times are UTC "
+            "milliseconds.",
+            code="run_field_refused",
+            field="detached_since",
+        )
+    return since

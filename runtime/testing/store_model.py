@@ -238,7 +238,7 @@ class StoreModel:
         before = run.facts()
         if what == "cancel" and not over and run.cancel is None:
             run.cancel = value
-        elif what == "attach":
+        elif what == "attach" and not over:
             run.detached = None
         elif what == "detach" and not over and run.detached is None:
             run.detached = value

@@ -65,9 +65,9 @@ class IntentCases:
         assert not shard.refused(cancel(reason=reason, only_if_detached_since=since - 1), Done).changed
         shard.do(Attach(run_id=RUN))
         assert not shard.refused(cancel(reason=reason, only_if_detached_since=since + 99), Done).changed
-        shard.do(Detach(run_id=RUN, since=since + 50))
-        assert not shard.refused(cancel(reason=reason, only_if_detached_since=since + 49), Done).changed
-        assert shard.ask(cancel(reason=reason, only_if_detached_since=since + 50), Done).head.cancel_reason is reason
+        shard.do(Detach(run_id=RUN, since=since + 1))
+        assert not shard.refused(cancel(reason=reason, only_if_detached_since=since), Done).changed
+        assert shard.ask(cancel(reason=reason, only_if_detached_since=since + 1), Done).head.cancel_reason is reason
 
     def test_attach_and_detach_touch_one_field(self, shard: ShardDriver) -> None:
         before = shard.start()
@@ -85,6 +85,11 @@ class IntentCases:
         shard.do(Attach(run_id=RUN))
         shard.end()
         assert not shard.refused(Detach(run_id=RUN, since=99), Done).changed
+
+    def test_nobody_leaves_in_the_future(self, shard: ShardDriver) -> None:
+        shard.start()
+        shard.do(Attach(run_id=RUN))
+        assert shard.ask(Detach(run_id=RUN, since=1 << 52), Done).head.detached_since == shard.now_ms
 
     def test_a_handover_is_asked_of_the_current_epoch(self, shard: ShardDriver) -> None:
         before = shard.start()

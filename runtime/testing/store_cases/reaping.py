@@ -121,7 +121,8 @@ class ReapCases:
         assert due(shard, ReapStage.EXPIRE, ends[1] - 1) == []
         shard.do(Attach(run_id="run-30"))
         assert due(shard, ReapStage.EXPIRE) == ["run-60", "run-90"]
-        shard.do(Detach(run_id="run-30", since=FAR // 2))
+        shard.now_ms = FAR // 2
+        shard.do(Detach(run_id="run-30", since=shard.now_ms))
         assert due(shard, ReapStage.EXPIRE) == ["run-60", "run-90", "run-30"]
         shard.do(cancel("run-60"))
         assert due(shard, ReapStage.EXPIRE) == ["run-90", "run-30"]
@@ -157,3 +158,11 @@ class ReapCases:
         shard.do(claim(), Attach(run_id=RUN))
         shard.end()
         assert [due(shard, stage) for stage in STAGES] == [[], [], [RUN]]
+
+    def test_who_comes_after_the_end_does_not_hide_that_nobody_was_there(self, shard: ShardDriver) -> None:
+        detached(shard)
+        shard.do(claim())
+        shard.end()
+        assert not shard.refused(Attach(run_id=RUN), Done).changed
+        shard.do(Note(run_id=RUN, epoch=1, destroy_pending=False))
+        assert due(shard, ReapStage.ACCOUNT) == [RUN]

@@ -138,6 +138,38 @@ def test_what_is_a_drivers_is_refused_and_nothing_of_the_patch_is_done() -> None
     played(case())
 
 
+def test_nobody_left_before_the_run_began_which_would_end_it_at_the_next_sweep() -> None:
+    async def case() -> None:
+        place, cluster = await opened()
+        store = OwnRunStore(cluster)
+        await seeded(place, RunRow(run_id=RUN, thread_id=THREAD, started_at=7))
+        before = await store.get(RUN)
+        assert before is not None
+        for since in (0, before.started_at // 1000, before.started_at - 1):
+            with pytest.raises(InputInvalid, match="milliseconds"):
+                await store.update(RUN, RunPatch(detached_since=since))
+        assert await store.get(RUN) == before
+        assert await store.update(RUN, RunPatch(detached_since=before.started_at))
+        assert await store.list_reclaimable(before.started_at + 5, 5) == [await store.get(RUN)]
+
+    played(case())
+
+
+def test_who_comes_after_the_end_does_not_hide_that_nobody_was_there() -> None:
+    async def case() -> None:
+        place, cluster = await opened()
+        store = OwnRunStore(cluster)
+        await seeded(
+            place, RunRow(run_id=RUN, thread_id=THREAD, started_at=7, detached_since=100, status=Status.COMPLETED)
+        )
+        assert await store.update(RUN, RunPatch(detached_since=None))
+        row = await store.get(RUN)
+        assert row is not None
+        assert row.detached_since == 100
+
+    played(case())
+
+
 def test_a_cancel_is_told_to_the_supervisor_and_never_taken_back() -> None:
     async def case() -> None:
         place, cluster = await opened()
