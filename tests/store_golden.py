@@ -48,6 +48,7 @@ REAPED = GOLDEN / "head-v4.json"
 HEARD = GOLDEN / "head-v5.json"
 PRUNED = GOLDEN / "head-v6.json"
 OWING = GOLDEN / "head-v7.json"
+LISTENED = GOLDEN / "head-v8.json"
 CHECKPOINT = GOLDEN / "checkpoint-v1.bin"
 
 BATCHES: list[Batch] = [
@@ -58,7 +59,7 @@ BATCHES: list[Batch] = [
 
 A_CHECKPOINT = checkpoint(journal(4, 2, "c", start=300), translator=b"\x00\xff state", open_items=b'{"open":[]}')
 
-# Every field of version 1 has another value than its default, every field of now in AN_OWING_HEAD.
+# Every field of version 1 has another value than its default, every field of now in A_LISTENED_HEAD.
 A_HEAD = Head(
     run_id="run-1",
     thread_id="thread-1",
@@ -122,6 +123,7 @@ A_PRUNED_HEAD = msgspec.structs.replace(A_HEARD_HEAD, transcript=True, kept=Kept
 AN_OWING_HEAD = msgspec.structs.replace(
     A_PRUNED_HEAD, notice=Notice(attempts=2, due_at=1_700_000_000_007, done=("webhook:a",))
 )
+A_LISTENED_HEAD = msgspec.structs.replace(AN_OWING_HEAD, heard_to=1 << 40)
 A_SPEC = RunSpec(
     harness="claude-code",
     translator_version=3,
@@ -177,6 +179,7 @@ def write() -> None:
         (HEARD, codec.encode(A_HEARD_HEAD)),
         (PRUNED, codec.encode(A_PRUNED_HEAD)),
         (OWING, codec.encode(AN_OWING_HEAD)),
+        (LISTENED, codec.encode(A_LISTENED_HEAD)),
         (CHECKPOINT, encode_checkpoint(A_CHECKPOINT)),
     ):
         if not golden.exists():

@@ -39,6 +39,8 @@ def note(view: View, op: Note, now_ms: int) -> Decision:
         changes["launch"] = op.launch
         if op.launch is Launch.INTENDED:
             changes["heard_at"] = now_ms
+    if op.heard_to > head.heard_to:
+        changes |= {"heard_to": op.heard_to, "heard_at": now_ms}
     if op.progressed and (head.attempts_without_progress or head.claims_without_progress):
         changes |= {"attempts_without_progress": 0, "claims_without_progress": 0}
     if op.destroy_pending is not None and op.destroy_pending != head.destroy_pending:

@@ -77,6 +77,7 @@ class Note(Struct, frozen=True, kw_only=True, tag=True):
     progressed: bool = False
     destroy_pending: bool | None = None
     handed_over: bool = False  # everything it had is stored; it goes, as it was asked to
+    heard_to: int = 0  # bytes of the journal that were read and made no chunk end here: a sign of the agent (I6)
 
 
 class Finish(Struct, frozen=True, kw_only=True, tag=True):

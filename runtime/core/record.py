@@ -251,7 +251,7 @@ class Head(Struct, frozen=True, kw_only=True):
     reaped: Reaped | None = None
     sandbox_key: str | None = None
     launch: Launch = Launch.NONE
-    heard_at: int | None = None  # when a chunk of its agent was stored last, or its launch was intended
+    heard_at: int | None = None  # when a chunk of its agent was stored last, or its launch was intended, or `heard_to`
     destroy_pending: bool = False
     attempts_without_progress: int = 0  # drivers assigned since a claim made progress (P19)
     claims_without_progress: int = 0  # of them those that came to claim, and stored nothing
@@ -263,6 +263,7 @@ class Head(Struct, frozen=True, kw_only=True):
     transcript: bool = False  # one is stored with its ending; of what earlier versions stored it is not known
     kept: Kept = Kept.LOG
     notice: Notice | None = None  # of its end, as long as somebody is to be told
+    heard_to: int = 0  # the place in its journal up to which bytes that made no chunk are told of in `heard_at`
 
     @property
     def log_gone(self) -> bool:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
@@ -49,6 +50,7 @@ log = logging.getLogger("outlast.driver")
 T = TypeVar("T")
 
 PROGRESS_AFTER_S = 30.0  # P19: aligned, and then followed for this long
+TOLD_PER_IDLE = 8  # so often per idle limit, at most, is told that an agent was heard of whom no chunk tells
 
 
 class Driver:
@@ -111,6 +113,7 @@ class _Drive:
 
     def __init__(self, claimed: Claimed, tools: Tools, asked: float) -> None:
         self.tools = tools
+        self.claimed_at = (claimed.head.claims[-1].claimed_at, tools.clock.monotonic())  # of the shard, and here
         self.run_id = claimed.head.run_id
         self.spec: RunSpec = claimed.spec
         self.harness = pick(tools.harnesses, self.spec.harness)
@@ -278,16 +281,24 @@ class _Drive:
         started_ms = self.head.started_at or self.tools.clock.wall_ms()
         elapsed_s = max(0, self.tools.clock.wall_ms() - started_ms) / 1000
         limits = self.spec.limits
-        heard_ms = self.head.heard_at or self.tools.clock.wall_ms()
         return Limits(
             clock=self.tools.clock,
             run_s=limits.run_limit_s - elapsed_s if limits.run_limit_s else None,
             run_limit_s=limits.run_limit_s,
             idle_s=limits.idle_limit_s or None,
-            silent_s=max(0, self.tools.clock.wall_ms() - heard_ms) / 1000,
+            silent_s=self._silent_s(),
+            heard_to=self.head.heard_to,
             unreachable_s=self.tools.sandbox_return_s,
             max_line_bytes=limits.max_line_bytes,
         )
+
+    def _silent_s(self) -> float:
+        """Return for how long the agent has been silent, as the record knows it: by the shard's clock up to the claim,
+        by ours from its answer on. The clocks of two hosts are never compared."""
+        if self.head.heard_at is None:
+            return 0.0
+        at_shard, here = self.claimed_at
+        return max(0.0, (at_shard - self.head.heard_at) / 1000 + self.tools.clock.monotonic() - here)
 
     async def _exit(self, sandbox: Sandbox, no_exit: bool) -> AgentExit:
         if no_exit:
@@ -310,10 +321,11 @@ class _Drive:
     # --- life signs ---
 
     async def _renew(self) -> None:
-        """Renew the lease three times per TTL; note progress once (P13, P19)."""
+        """Renew the lease three times per TTL; note progress once (P13, P19), and what no chunk tells of the agent."""
         period_s = self.tools.lease_ttl_s / 3
         begun = self.tools.clock.monotonic()
         noted = self.head.claims_without_progress == 0
+        told_s = -math.inf
         try:
             while True:
                 await self.authority.pulse()
@@ -322,5 +334,17 @@ class _Drive:
                 if not noted and self.aligner.done and followed_s > PROGRESS_AFTER_S:
                     noted = True
                     await self.authority.submit(Note(run_id=self.run_id, epoch=self.authority.epoch, progressed=True))
+                if followed_s - told_s > self.spec.limits.idle_limit_s / TOLD_PER_IDLE and await self._tell_heard():
+                    told_s = followed_s
         except OutlastError as error:
             self.authority.orders.lose(error)
+
+    async def _tell_heard(self) -> bool:
+        """Have the record know of bytes that made no chunk, for whoever drives next; return whether it had to be told.
+
+        Bytes that it does not know are a new sign of the agent to a successor: told late, silence counts from later."""
+        to = self.follower.untold_to if self.follower is not None and self.spec.limits.idle_limit_s else 0
+        if to <= self.head.heard_to:
+            return False
+        await self.authority.submit(Note(run_id=self.run_id, epoch=self.authority.epoch, heard_to=to))
+        return True

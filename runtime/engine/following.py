@@ -4,9 +4,10 @@ Each piece of the journal becomes lines, each line chunks, and alignment keeps t
 Nothing here decides how a run ends, except by the bounds that were chosen in advance for it (I6): its run limit, its
 idle limit, and the grace after a result that no exit follows.
 
-Silence is the agent's, not a driver's: it counts from the last chunk of the agent that any driver stored, or from its
-launch. What a replay finds again is no sign of it, and what it finds for the first time is one. So a run whose drivers
-keep dying ends as well: by the first one that listens for LISTEN_S (P19 ends it if none does).
+Silence is the agent's, not a driver's: it counts from the last bytes of the agent that any driver read, or from its
+launch. Bytes of which a chunk is stored are known by it; of those that made none the record tells up to where they were
+read (`heard_to`). What a replay finds again is no sign of the agent, and what it finds for the first time is one. So a
+run whose drivers keep dying ends as well: by the first one that listens for LISTEN_S (P19 ends it if none does).
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Limits:
     unreachable_s: float
     max_line_bytes: int
     silent_s: float = 0.0  # for how long the agent has been silent at the start, as the record knows it
+    heard_to: int = 0  # up to where the record knows of bytes that made no chunk
 
     def run_reached(self) -> Ending:
         """Return the ending of a run that reached its limit."""
@@ -75,8 +77,15 @@ class Follower:
         self._framer = Framer(start.position, limits.max_line_bytes)
         self._begun = limits.clock.monotonic()
         self._heard = self._begun - limits.silent_s
+        self._read_to = max(start.position, limits.heard_to)  # nothing before it is a sign of the agent any more
+        self._chunks_to = start.position  # the end of the last line that made a chunk
         self._caught_up = False  # a moment came in which the journal had nothing more
         self._result_at: float | None = None
+
+    @property
+    def untold_to(self) -> int:
+        """Return up to where bytes were read of which no chunk tells; 0 if all that were read are told of by chunks."""
+        return self._read_to if self._read_to > self._chunks_to else 0
 
     async def follow(self) -> Ending | None:
         """Feed the whole journal. Return None at its end, or the ending that a bound demands.
@@ -133,13 +142,19 @@ class Follower:
                     return stop
                 if self._marker is not None:
                     self._marker.read(piece)
-                if self._feed(self._framer.feed(piece)) or (self._caught_up and self._aligner.done):
-                    self._heard = self._limits.clock.monotonic()
+                self._listen(made_new=self._feed(self._framer.feed(piece)))
                 await self._room()
                 if (stop := self._bound_reached()) is not None:
                     return stop
         finally:
             await pieces.aclose()
+
+    def _listen(self, *, made_new: bool) -> None:
+        """Note a sign of the agent, if what was just read is one: nobody has read it before."""
+        position = self._framer.position
+        if made_new or (self._aligner.done and position > max(self._read_to, self._chunks_to)):
+            self._heard = self._limits.clock.monotonic()
+            self._read_to = position
 
     async def _room(self) -> None:
         """Wait until the appender takes more; a store that stalls is not a driver that hangs (P13)."""
@@ -197,6 +212,7 @@ class Follower:
                 chunks.append(data)
                 ends.append(end)
         self._made += len(chunks)
+        self._chunks_to = ends[-1] if ends else self._chunks_to
         new = self._aligner.feed(chunks)
         self._appender.put_journal(new, ends[len(ends) - len(new) :], self._mark() if new and not torn else None)
         return bool(new)

@@ -125,6 +125,15 @@ class IntentCases:
         _same_but(intended, pending, "destroy_pending")
         assert not shard.refused(Note(run_id=RUN, epoch=1), Done).changed
 
+    def test_bytes_that_made_no_chunk_are_a_sign_of_the_agent_once(self, shard: ShardDriver) -> None:
+        before = shard.start()
+        told = shard.ask(Note(run_id=RUN, epoch=1, heard_to=70), Done).head
+        _same_but(before, told, "heard_to", "heard_at")
+        assert (told.heard_to, told.heard_at) == (70, shard.now_ms)
+        for known in (70, 69):
+            assert not shard.refused(Note(run_id=RUN, epoch=1, heard_to=known), Done).changed
+        assert shard.ask(Note(run_id=RUN, epoch=1, heard_to=71), Done).head.heard_at == shard.now_ms
+
     def test_launch_state_never_goes_back(self, shard: ShardDriver) -> None:
         shard.start()
         shard.do(Note(run_id=RUN, epoch=1, launch=Launch.INTENDED))

@@ -16,7 +16,7 @@ from runtime.engine.driver import Driver
 from runtime.engine.shard import Shard
 from runtime.engine.tails import Segments
 from runtime.engine.tools import Past, Tools
-from runtime.ports import Harness, LogPort
+from runtime.ports import Clock, Harness, LogPort
 from runtime.settings import Settings
 from runtime.stores.memory import MemoryStore
 from runtime.testing.sim_agent import Script, SimHarness
@@ -89,6 +89,7 @@ class Stage:
         self.world = World(self.loop, self.scripts)
         self.threads = SimThreads(self.loop.rng, slow_s)
         self.pace = Pace()
+        self.clock: Clock = self.loop  # of the drivers
 
     async def open(self, segments: Segments | None = None) -> Shard:
         return await Shard.open(
@@ -107,7 +108,7 @@ class Stage:
 
         tools = Tools(
             log=log,
-            clock=self.loop,
+            clock=self.clock,
             providers={"sim": SimProvider(self.world, name)},
             harnesses={"sim": self.harness},
             agent_env={},

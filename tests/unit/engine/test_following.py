@@ -11,11 +11,14 @@ from unit.engine.stage import RUN, THREAD, Stage, create
 from unit.engine.test_driver import journal_band
 
 from runtime.core import chunk
+from runtime.core.ops import Note
 from runtime.core.record import Limits, Status
 from runtime.engine import following
 from runtime.engine.concluding import DriveEnd
+from runtime.engine.driver import TOLD_PER_IDLE
 from runtime.engine.following import LISTEN_S, RESULT_GRACE_S
 from runtime.engine.shard import Shard
+from runtime.ports import Clock
 from runtime.testing.sim_agent import Script, translate
 from runtime.testing.sim_loop import elapse, play
 
@@ -212,6 +215,75 @@ def test_drivers_that_do_not_live_long_enough_to_listen_end_no_run_by_its_silenc
         assert await drive_in_turns(stage, shard, [LISTEN_S - 5.0] * 8) == -1.0
         assert stage.head().status is Status.RUNNING
         assert stage.head().claims_without_progress == 7, "which ends it in another way (P19)"
+
+    play(1, acts())
+
+
+SOUNDS = {"lines that make no chunk": b"mute x\n", "one line that grows": b"x"}
+
+
+@pytest.mark.parametrize("sounds", SOUNDS)
+def test_an_agent_that_a_driver_hears_is_not_silent_to_the_next_one_though_no_chunk_came_of_it(sounds: str) -> None:
+    async def acts() -> None:
+        stage = Stage(
+            Script(pieces=[(1.0, b"say m a\n"), *[(40.0, SOUNDS[sounds])] * 20, (40.0, b"\n"), (1.0, b"result\n")])
+        )
+        shard = await stage.open()
+        await shard.submit(create(limits=Limits(max_line_bytes=2048, idle_limit_s=100)))
+        await drive_in_turns(stage, shard, [405.0, 90.0])
+        assert (await stage.drive(shard, 2, "successor")).status is Status.COMPLETED
+
+    play(1, acts())
+
+
+def test_a_line_that_makes_no_chunk_and_that_nobody_read_yet_is_no_silence() -> None:
+    async def acts() -> None:
+        stage = Stage(
+            Script(pieces=[(1.0, b"say m a\n"), (29.0, b"mute x\n"), (95.0, b"mute y\n"), (95.0, b"result\n")])
+        )
+        shard = await stage.open()
+        await shard.submit(create(limits=Limits(max_line_bytes=2048, idle_limit_s=100)))
+        await drive_in_turns(stage, shard, [20.0], gap_s=20.0)
+        assert (await stage.drive(shard, 1, "successor")).status is Status.COMPLETED
+
+    play(1, acts())
+
+
+def test_what_makes_no_chunk_is_told_to_the_store_now_and_then_only() -> None:
+    async def acts() -> None:
+        stage = Stage(Script(pieces=[(1.0, b"say m a\n"), *[(0.5, b"mute x\n")] * 2000, (1.0, b"result\n")]))
+        assert (await driven(stage, idle_limit_s=100)).status is Status.COMPLETED
+        told = [op for ops, _ in stage.commits for op in ops if isinstance(op, Note) and op.heard_to]
+        assert 8 <= len(told) <= 1000 / (100 / TOLD_PER_IDLE)
+
+        stage = Stage(Script(pieces=[(0.5, b"mute x\n")] * 2000 + [(1.0, b"result\n")]))
+        assert (await driven(stage)).status is Status.COMPLETED
+        assert not any(isinstance(op, Note) and op.heard_to for ops, _ in stage.commits for op in ops)
+
+    play(1, acts())
+
+
+class Ahead:
+    """The clock of a host that is an hour ahead."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+    def wall_ms(self) -> int:
+        return self._clock.wall_ms() + 3_600_000
+
+
+def test_a_host_whose_clock_is_ahead_takes_no_agent_for_silent() -> None:
+    async def acts() -> None:
+        stage = Stage(Script(pieces=[(1.0, b"say m a\n"), (90.0, b"result\n")]))
+        shard = await stage.open()
+        await shard.submit(create(limits=Limits(max_line_bytes=2048, idle_limit_s=100)))
+        await drive_in_turns(stage, shard, [20.0])
+        stage.clock = Ahead(stage.loop)
+        assert (await stage.drive(shard, 1, "successor")).status is Status.COMPLETED
 
     play(1, acts())
 
