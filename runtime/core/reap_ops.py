@@ -36,27 +36,33 @@ class Account(Struct, frozen=True, kw_only=True, tag=True):
 
 class PruneLog(Struct, frozen=True, kw_only=True, tag=True):
     """Give up the log of a run that ended no later than `ended_before` (UTC ms), and whose transcript is kept: from now
-    on nobody is served from it, and `Store.drop_log` may remove it. Unchanged: it is not due, or was given up."""
+    on nobody is served from it, and `Store.drop_log` may remove it. Unchanged: it is not due, or was given up.
+
+    `retention_ms` must have passed since its end by the transaction's clock, too: one clock that is wrong removes
+    nothing before its time."""
 
     run_id: str
     supervisor_epoch: int
     ended_before: int
+    retention_ms: int
 
 
 class LogDropped(Struct, frozen=True, kw_only=True, tag=True):
-    """Nothing is left of a log that was given up. Unchanged: that is known, or it was not given up."""
+    """Nothing is left of a log that was given up. Unchanged: that is known, it was not given up, or some is left."""
 
     run_id: str
     supervisor_epoch: int
 
 
 class Forget(Struct, frozen=True, kw_only=True, tag=True):
-    """Remove what a run said that ended no later than `ended_before`; of one without a transcript, give up the log,
-    which is the only copy. The record stays. Unchanged: it is not due, or has nothing left."""
+    """Remove what a run said that ended no later than `ended_before`, and `retention_ms` ago (`PruneLog`); of one
+    without a transcript, give up the log, which is the only copy. The record stays. Unchanged: it is not due, or has
+    nothing left."""
 
     run_id: str
     supervisor_epoch: int
     ended_before: int
+    retention_ms: int
 
 
 ReapOp = Expire | Account | PruneLog | LogDropped | Forget

@@ -8,7 +8,8 @@
     FORGET     its transcript is all, or
                its log is the only copy:    that goes when the retention of transcripts is over; the record stays
 
-Retentions are settings, so what is due under the last three is the run's end; whoever asks knows how long that lasts.
+Retentions are settings, so what is due under the last three is the run's end; whoever asks says how long that lasts,
+and it must have passed by his clock and by that of the transaction.
 
 A store keeps (stage, due) beside each run, so that a sweep looks only at what is due. `detachedSince` is never cleared
 here: that is the viewer's act (P20). Whether somebody watches is not in the store: the shard asks its viewers in the
@@ -65,24 +66,25 @@ def reap(view: View, op: ReapOp, now_ms: int) -> Decision:
     head = view.head(op.run_id)
     if head is None:
         return Decision(outcome=UnknownRun(run_id=op.run_id))
-    changed = _changed(head, op, now_ms)
+    changed = _changed(view, head, op, now_ms)
     if changed is None:
         return Decision(outcome=Done(head=head, changed=False))
     return Decision(outcome=Done(head=changed), heads=(changed,), forgotten=changed.kept is Kept.RECORD)
 
 
-def _changed(head: Head, op: ReapOp, now_ms: int) -> Head | None:
+def _changed(view: View, head: Head, op: ReapOp, now_ms: int) -> Head | None:
     match op:
         case Expire():
             return expired(head, now_ms)
         case Account():
             return accounted(head)
         case PruneLog():
-            return pruned(head, ReapStage.PRUNE, op.ended_before)
+            return pruned(head, ReapStage.PRUNE, min(op.ended_before, now_ms - op.retention_ms))
         case LogDropped():
-            return pruned(head, ReapStage.DROP, now_ms)
+            # A log goes from its end, so what is left of it, if anything, is its beginning.
+            return None if view.batch_at(head.run_id, 0) is not None else pruned(head, ReapStage.DROP, now_ms)
         case Forget():
-            return pruned(head, ReapStage.FORGET, op.ended_before)
+            return pruned(head, ReapStage.FORGET, min(op.ended_before, now_ms - op.retention_ms))
 
 
 def expired(head: Head, now_ms: int) -> Head | None:

@@ -32,13 +32,13 @@ class Retention:
                 code="setting_invalid",
                 field="TRANSCRIPT_RETENTION_S",
             )
-        self._log_s = log_s
-        self._transcript_s = transcript_s
+        self.log_ms = 1000 * log_s
+        self.transcript_ms = 1000 * transcript_s
 
     def logs_before(self, now_ms: int) -> int | None:
         """Return the UTC ms by which a run has ended whose log is not kept now; None: each is."""
-        return now_ms - 1000 * self._log_s if self._log_s else None
+        return now_ms - self.log_ms if self.log_ms else None
 
     def transcripts_before(self, now_ms: int) -> int | None:
         """Return the UTC ms by which a run has ended whose transcript is not kept now; None: each is."""
-        return now_ms - 1000 * self._transcript_s if self._transcript_s else None
+        return now_ms - self.transcript_ms if self.transcript_ms else None

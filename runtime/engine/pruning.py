@@ -7,8 +7,9 @@ whoever dies between two of them has a successor that goes on from the record:
     drop      its rows, from its end and a bounded stretch at a time (`Store.drop_log`), so that nobody waits for it
     close     one transaction more (`LogDropped`): nothing is left
 
-A transcript goes in one transaction. Each decision rests on the supervisor's epoch. A turn never throws, and bounds
-its time: the next one goes on.
+A transcript goes in one transaction. Each decision rests on the supervisor's epoch, and on the clocks of both who asks
+and who decides; nothing is marked while this one's clock is in doubt (`wall_watch.py`). A turn never throws, and
+bounds its time: the next one goes on.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from runtime.core.ops import Done, Op, SupervisorStale
 from runtime.core.reap_ops import Forget, LogDropped, PruneLog, ReapStage
 from runtime.core.record import Head, Kept, Struct
 from runtime.core.retention import Retention
 from runtime.engine.supervisor import Supervisor
+from runtime.engine.wall_watch import WallWatch
 from runtime.ports import Clock, ShardPort
 
 log = logging.getLogger("outlast.supervisor")
@@ -50,15 +53,43 @@ class Pruner:
         self._shards = shards
         self._clock = clock
         self._retention = retention
+        self._watch = WallWatch(clock)
 
     async def turn(self, failures: list[str], *, dry_run: bool = False) -> Pruned:
         """Remove what is due, within about TURN_S, and return what that was; what went wrong is added to `failures`."""
         turns = [_Turn(self._supervisor, number, shard, failures) for number, shard in self._shards.items()]
-        await asyncio.gather(*(turn.take(self._clock.wall_ms(), self._retention, dry_run=dry_run) for turn in turns))
+        stages = await self._stages(failures)
+        await asyncio.gather(*(turn.take(stages, dry_run=dry_run) for turn in turns))
         found = sum((turn.found for turn in turns), Counter[str]())
         if not dry_run:
             self.counts.update(found)
         return Pruned(logs=found["log"], transcripts=found["transcript"])
+
+    async def _stages(self, failures: list[str]) -> list[_Stage]:
+        """Return what is to be done, in order: only to go on with what is marked, while the clock is in doubt."""
+        now_ms, retention = self._clock.wall_ms(), self._retention
+        stages = [_Stage(ReapStage.DROP, now_ms, 0)]
+        if retention.log_ms:  # without it transcripts are kept, too
+            try:
+                async with asyncio.timeout(TURN_S):
+                    doubt = await self._watch.doubt(self._shards.values())
+            except Exception as error:  # noqa: BLE001 - a turn never throws
+                doubt = f"no log or transcript is given up now: {error!r}"
+            if doubt:
+                failures.append(doubt)
+                return stages
+            stages.append(_Stage(ReapStage.PRUNE, now_ms - retention.log_ms, retention.log_ms))
+        if retention.transcript_ms:
+            stages.append(_Stage(ReapStage.FORGET, now_ms - retention.transcript_ms, retention.transcript_ms))
+        return stages
+
+
+class _Stage(NamedTuple):
+    """What is done to runs that ended by `before_ms`, if that is `retention_ms` ago."""
+
+    stage: ReapStage
+    before_ms: int
+    retention_ms: int
 
 
 class _Turn:
@@ -72,43 +103,39 @@ class _Turn:
         self._failures = failures
         self._dropping = asyncio.Lock()  # one piece at a time, so that a commit waits behind one at most
 
-    async def take(self, now_ms: int, retention: Retention, *, dry_run: bool) -> None:
-        stages = (
-            (ReapStage.DROP, now_ms),
-            (ReapStage.PRUNE, retention.logs_before(now_ms)),
-            (ReapStage.FORGET, retention.transcripts_before(now_ms)),
-        )
+    async def take(self, stages: list[_Stage], *, dry_run: bool) -> None:
         try:
             async with asyncio.timeout(TURN_S):
-                for stage, before_ms in stages:
-                    if before_ms is None:
-                        continue
-                    heads = await self._shard.reapable(stage, before_ms, MAX_RUNS)
+                for each in stages:
+                    heads = await self._shard.reapable(each.stage, each.before_ms, MAX_RUNS)
                     if dry_run:
-                        self.found.update(_what(stage, head) for head in heads)
+                        self.found.update(_what(each.stage, head) for head in heads)
                     else:
-                        await asyncio.gather(*(self._one(head, stage, before_ms) for head in heads))
+                        await asyncio.gather(*(self._one(head, each) for head in heads))
         except Exception as error:  # noqa: BLE001 - a turn never throws
             self._failures.append(f"log:{self._number} removes nothing now: {error!r}")
 
-    async def _one(self, head: Head, stage: ReapStage, before_ms: int) -> None:
+    async def _one(self, head: Head, each: _Stage) -> None:
         deadline = asyncio.timeout(RUN_S)
         try:
             async with deadline:
-                if await self._remove(head, stage, before_ms):
-                    self.found[_what(stage, head)] += 1
+                if await self._remove(head, each):
+                    self.found[_what(each.stage, head)] += 1
         except Exception as error:  # noqa: BLE001 - one run's trouble holds up no other run
             if deadline.expired():
                 return  # a large log: the next turn goes on
             self._failures.append(f"run {head.run_id} could not be pruned yet: {error!r}")
             log.warning("%s", self._failures[-1])
 
-    async def _remove(self, head: Head, stage: ReapStage, before_ms: int) -> bool:
+    async def _remove(self, head: Head, each: _Stage) -> bool:
         """Return whether this has removed, to its end, what was due."""
         run_id, epoch = head.run_id, self._supervisor.epoch
-        if stage is not ReapStage.DROP:
-            kind = PruneLog if stage is ReapStage.PRUNE else Forget
-            marked = await self._decide(kind(run_id=run_id, supervisor_epoch=epoch, ended_before=before_ms))
+        if each.stage is not ReapStage.DROP:
+            kind = PruneLog if each.stage is ReapStage.PRUNE else Forget
+            op = kind(
+                run_id=run_id, supervisor_epoch=epoch, ended_before=each.before_ms, retention_ms=each.retention_ms
+            )
+            marked = await self._decide(op)
             if marked is None or marked.kept is not Kept.DROPPING:
                 return marked is not None
         while await self._drop(run_id):

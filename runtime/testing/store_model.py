@@ -271,14 +271,18 @@ class StoreModel:
         run.reaped = "expired" if run.cancel == "detached_expired" else "finalized"
         return "Done", {"changed": True}
 
-    def prune(self, run_id: str, supervisor: int, what: str, before: int) -> tuple[str, Facts]:
-        """Answer whoever removes what is too old: of the stage `what`, if the run ended no later than `before`."""
+    def prune(self, run_id: str, supervisor: int, what: str, before: int, keep: int = 0) -> tuple[str, Facts]:
+        """Answer whoever removes what is too old: of the stage `what`, if the run ended no later than `before`, and
+        `keep` ago; that a log is gone, only if it is."""
         if supervisor == 0 or supervisor != self.supervisor:
             return "SupervisorStale", {"current_epoch": self.supervisor}
         run = self.runs.get(run_id)
         if run is None:
             return "UnknownRun", {}
-        if run.status not in ENDED or self._stage(run) != what or (what != "drop" and run.finished > before):
+        if run.status not in ENDED or self._stage(run) != what:
+            return "Done", {"changed": False}
+        early = not run.dropped if what == "drop" else run.finished > before or run.finished + keep > self.now
+        if early:
             return "Done", {"changed": False}
         if what == "prune" or run.kept == "log":
             run.kept = "dropping"

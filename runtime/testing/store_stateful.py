@@ -283,12 +283,19 @@ class StoreMachine(RuleBasedStateMachine):
         back=NEAR,
         kind=st.sampled_from([("prune", PruneLog), ("prune", PruneLog), ("forget", Forget)]),
         before=st.sampled_from([0, 1000, 1 << 40]),
+        keep=st.sampled_from([0, 0, 3, 1 << 40]),
     )
-    def prune(self, run_id: str, back: int, kind: tuple[str, type[PruneLog | Forget]], before: int) -> None:
+    def prune(self, run_id: str, back: int, kind: tuple[str, type[PruneLog | Forget]], before: int, keep: int) -> None:
         """Give up what is too old."""
         supervisor, (stage, op) = max(0, self.model.supervisor + back), kind
-        asked = op(run_id=run_id, supervisor_epoch=supervisor, ended_before=before)
-        self._ask(asked, self.model.prune(run_id, supervisor, stage, before))
+        asked = op(run_id=run_id, supervisor_epoch=supervisor, ended_before=before, retention_ms=keep)
+        self._ask(asked, self.model.prune(run_id, supervisor, stage, before, keep))
+
+    @rule(run_id=RUNS)
+    def say_that_a_log_is_gone(self, run_id: str) -> None:
+        """Say so of any log, gone or not."""
+        op = LogDropped(run_id=run_id, supervisor_epoch=self.model.supervisor)
+        self._ask(op, self.model.prune(run_id, self.model.supervisor, "drop", 0))
 
     @precondition(lambda self: not self.group)
     @rule(run_id=RUNS)

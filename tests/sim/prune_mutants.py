@@ -5,8 +5,9 @@ from __future__ import annotations
 from sim.mutants import Patch
 
 from runtime.core import reaping
+from runtime.core.decision import View
 from runtime.core.ops import Op
-from runtime.core.reap_ops import LogDropped, ReapStage
+from runtime.core.reap_ops import LogDropped, ReapOp, ReapStage
 from runtime.core.record import Head
 from runtime.engine import pruning
 from runtime.engine.questions import Questions
@@ -33,6 +34,19 @@ def close_without_dropping(patch: Patch) -> None:
         return 0
 
     patch.setattr(Questions, "drop_log", nothing)
+
+
+def believe_that_it_is_gone(patch: Patch) -> None:
+    """Nobody looks whether some of a log is left, neither who removes it nor who writes down that it is gone."""
+    close_without_dropping(patch)
+    changed = reaping._changed
+
+    def believing(view: View, head: Head, op: ReapOp, now_ms: int) -> Head | None:
+        if isinstance(op, LogDropped):
+            return reaping.pruned(head, ReapStage.DROP, now_ms)
+        return changed(view, head, op, now_ms)
+
+    patch.setattr(reaping, "_changed", believing)
 
 
 def never_close(patch: Patch) -> None:

@@ -20,6 +20,7 @@ HISTORIES = 30
 CAUGHT_AS: dict[Mutant, str] = {
     prune_mutants.prune_before_the_time: "retention",
     prune_mutants.close_without_dropping: "retention",
+    prune_mutants.believe_that_it_is_gone: "retention",
     prune_mutants.never_close: "retention",
     prune_mutants.serve_from_memory: "retention",
     reap_mutants.reap_without_the_supervisor_epoch: "P6",

@@ -29,9 +29,9 @@ SAID = b'{"messages":[]}'
 CHUNKS = 9  # of a log, each a batch of its own, beside `run.accepted` and the end
 
 
-def prune(ended_before: int, run_id: str = RUN, supervisor: int = 1) -> PruneLog:
+def prune(ended_before: int, run_id: str = RUN, supervisor: int = 1, retention_ms: int = 0) -> PruneLog:
     """Return what gives up a log."""
-    return PruneLog(run_id=run_id, supervisor_epoch=supervisor, ended_before=ended_before)
+    return PruneLog(run_id=run_id, supervisor_epoch=supervisor, ended_before=ended_before, retention_ms=retention_ms)
 
 
 def dropped(run_id: str = RUN, supervisor: int = 1) -> LogDropped:
@@ -39,9 +39,9 @@ def dropped(run_id: str = RUN, supervisor: int = 1) -> LogDropped:
     return LogDropped(run_id=run_id, supervisor_epoch=supervisor)
 
 
-def forget(ended_before: int, run_id: str = RUN, supervisor: int = 1) -> Forget:
+def forget(ended_before: int, run_id: str = RUN, supervisor: int = 1, retention_ms: int = 0) -> Forget:
     """Return what removes a transcript."""
-    return Forget(run_id=run_id, supervisor_epoch=supervisor, ended_before=ended_before)
+    return Forget(run_id=run_id, supervisor_epoch=supervisor, ended_before=ended_before, retention_ms=retention_ms)
 
 
 def ended(shard: ShardDriver, transcript: bytes | None = SAID, run_id: str = RUN, thread_id: str = "thread-1") -> int:
@@ -78,6 +78,23 @@ class PruneCases:
         assert marked.head.kept is Kept.DROPPING
         assert (due(shard, ReapStage.PRUNE), due(shard, ReapStage.DROP)) == ([], [RUN])
         assert not shard.refused(prune(at), Done).changed
+
+    def test_who_asks_with_a_clock_that_is_ahead_removes_nothing_before_its_time(self, shard: ShardDriver) -> None:
+        at, month = ended(shard), 30 * 86_400_000
+        ended(shard, None, "run-2", "thread-2")
+        assert not shard.refused(prune(1 << 50, retention_ms=month), Done).changed
+        assert not shard.refused(forget(1 << 50, "run-2", retention_ms=month), Done).changed
+        shard.now_ms = at + month - 2
+        assert not shard.refused(prune(1 << 50, retention_ms=month), Done).changed
+        assert shard.ask(prune(1 << 50, retention_ms=month), Done).changed  # a millisecond later
+
+    def test_a_log_of_which_some_is_left_is_not_gone_whoever_says_so(self, shard: ShardDriver) -> None:
+        shard.do(prune(ended(shard)))
+        while shard.log():
+            assert not shard.refused(dropped(), Done).changed
+            assert due(shard, ReapStage.DROP) == [RUN]
+            shard.store.drop_log(RUN)
+        assert shard.ask(dropped(), Done).changed
 
     def test_a_run_that_goes_on_or_waits_for_an_answer_loses_nothing(self, shard: ShardDriver) -> None:
         shard.do(OpenSupervisor(claimant="s"))
@@ -194,6 +211,8 @@ class PruneCases:
 
     def test_a_thread_goes_on_behind_a_run_that_is_only_a_record(self, shard: ShardDriver) -> None:
         at = ended(shard)
-        shard.do(prune(at), dropped(), forget(at))
+        shard.do(prune(at))
+        drop_all(shard)
+        shard.do(dropped(), forget(at))
         shard.ask(create("run-2"), Created)
         assert [head.run_id for head, _ in shard.store.list_thread("owner", "thread-1")] == [RUN, "run-2"]

@@ -152,7 +152,7 @@ def _account(supervisor: int = 1) -> Account:
 
 
 def _prune(kind: type[PruneLog | Forget], supervisor: int = 1) -> PruneLog | Forget:
-    return kind(run_id=RUN, supervisor_epoch=supervisor, ended_before=9)
+    return kind(run_id=RUN, supervisor_epoch=supervisor, ended_before=9, retention_ms=0)
 
 
 State = Callable[[DictView], None]
@@ -293,7 +293,7 @@ TABLE: list[tuple[State, Op, type[object]]] = [
     (_empty, _prune(PruneLog, 0), SupervisorStale),
     (_empty, _prune(Forget, 0), SupervisorStale),
     (_empty, LogDropped(run_id=RUN, supervisor_epoch=0), SupervisorStale),
-    (_created, PruneLog(run_id="nobody", supervisor_epoch=1, ended_before=9), UnknownRun),
+    (_created, PruneLog(run_id="nobody", supervisor_epoch=1, ended_before=9, retention_ms=0), UnknownRun),
     (_created, _prune(PruneLog), Done),
     (_ended, _prune(PruneLog), Done),
     (_ended, _prune(Forget), Done),

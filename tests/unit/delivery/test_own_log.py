@@ -218,7 +218,7 @@ def test_a_log_that_is_not_kept_any_more_is_gone_and_no_snapshot_is_half_of_it()
         await shard.submit(OpenSupervisor(claimant="supervisor"))
         await shard.submit(Note(run_id=RUN, epoch=1, destroy_pending=False))
         await shard.submit(Account(run_id=RUN, supervisor_epoch=1))
-        await shard.submit(PruneLog(run_id=RUN, supervisor_epoch=1, ended_before=1 << 50))
+        await shard.submit(PruneLog(run_id=RUN, supervisor_epoch=1, ended_before=1 << 50, retention_ms=0))
         await shard.drop_log(RUN)
         reader = OwnLog(shard, RUN)
         for offset in (START, offsets[0], offsets[-1]):

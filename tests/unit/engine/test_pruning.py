@@ -7,13 +7,11 @@ import asyncio
 from typing import Any, cast
 
 import pytest
-from unit.engine.stage import RUN, append, claim, create, finish
-from unit.engine.yard import Yard
+from unit.engine.ended_yard import LOG_S, TRANSCRIPT_S, WORDS, ended, mark, one_more
+from unit.engine.stage import RUN
 
-from runtime.core.ops import Attach, Note, OpenSupervisor
-from runtime.core.reap_ops import PruneLog
+from runtime.core.ops import OpenSupervisor
 from runtime.core.record import Head, Kept
-from runtime.core.retention import Retention
 from runtime.core.transcript import Transcript
 from runtime.engine import telling
 from runtime.engine.pruning import Pruned
@@ -23,36 +21,6 @@ from runtime.errors import InputInvalid, StoreError, StoreRefused
 from runtime.ports import ReadReply, ShardPort
 from runtime.settings import load
 from runtime.testing.sim_loop import elapse, play
-
-LOG_S, TRANSCRIPT_S = 100, 300
-WORDS = 12
-
-
-async def ended(retention: tuple[int, int] = (LOG_S, TRANSCRIPT_S), run_id: str = RUN) -> Yard:
-    """Return a yard in which a run was watched, said some words and has just ended."""
-    yard = await Yard.open()
-    yard.retention = Retention(*retention)
-    yard.reaper = yard.another()
-    shard = yard.acts.shard
-    await shard.submit(Attach(run_id=run_id))
-    for word in range(1, 1 + WORDS):
-        await shard.submit(append(word, f"word-{word}" + 700 * "-"))  # a few of them are a page
-    await yard.end()
-    return yard
-
-
-async def one_more(yard: Yard) -> None:
-    """Let a second run, `run-2`, come and end."""
-    shard = yard.acts.shard
-    await shard.submit(create("run-2", "thread-2"))
-    await shard.submit(Attach(run_id="run-2"))
-    await shard.submit(claim(0, "another", "run-2"))
-    await shard.submit(finish(yard.acts.stage.head("run-2").next_seq, run_id="run-2"))
-    await shard.submit(Note(run_id="run-2", epoch=1, destroy_pending=False))
-
-
-def mark(yard: Yard) -> PruneLog:
-    return PruneLog(run_id=RUN, supervisor_epoch=yard.acts.supervisor.epoch, ended_before=1 << 50)
 
 
 async def _rest(shard: Shard, after: int, log: list[bytes]) -> str:

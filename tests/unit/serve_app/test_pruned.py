@@ -43,7 +43,7 @@ async def prune(w: World) -> int:
     """Give up the log, as the supervisor whose epoch is returned; its rows are there still."""
     epoch = await _as_reaper(w)
     await w.shard.real.submit(Account(run_id="r-1", supervisor_epoch=epoch))
-    await w.shard.real.submit(PruneLog(run_id="r-1", supervisor_epoch=epoch, ended_before=1 << 50))
+    await w.shard.real.submit(PruneLog(run_id="r-1", supervisor_epoch=epoch, ended_before=1 << 50, retention_ms=0))
     assert (await w.head("r-1")).log_gone
     return epoch
 
@@ -87,7 +87,7 @@ async def test_what_was_said_shows_until_its_own_time_is_over() -> None:
             pass
         await w.shard.real.submit(LogDropped(run_id="r-1", supervisor_epoch=epoch))
         assert (await fetch(w.app, "GET", "/api/chat", query={"threadId": "t-1"})).json() == before
-        await w.shard.real.submit(Forget(run_id="r-1", supervisor_epoch=epoch, ended_before=1 << 50))
+        await w.shard.real.submit(Forget(run_id="r-1", supervisor_epoch=epoch, ended_before=1 << 50, retention_ms=0))
         after = (await fetch(w.app, "GET", "/api/chat", query={"threadId": "t-1"})).json()
         assert [message["role"] for message in after["messages"]] == ["user"]
         record = (await fetch(w.app, "GET", "/api/runs/r-1")).json()
