@@ -45,11 +45,11 @@ async def thread_runs(runs: Runs, shard_of: Callable[[str], ShardPort], ask: Ask
 
 async def _so_far(head: Head, shard: ShardPort, ask: Asking, max_bytes: int) -> Transcript:
     """Return what a log says as it is now: of one over `max_bytes` about as much of its end, of one that is not kept
-    any more nothing."""
+    any more nothing. A shard that was replaced may not have heard of that: then the log is shorter than its record."""
     if head.log_gone:
         return Transcript()
     left_out = max(0, head.log_bytes - max_bytes)
     begin = head.next_seq * left_out // max(1, head.log_bytes)
     said = await told(lambda after: ask(lambda: shard.batches(head.run_id, after)), begin, head.next_seq)
     now = await ask(lambda: shard.record(head.run_id))
-    return said if now is not None and not now[0].log_gone else Transcript()
+    return said if said is not None and now is not None and not now[0].log_gone else Transcript()

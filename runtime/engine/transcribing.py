@@ -87,8 +87,9 @@ class Transcripts:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def told(page: Callable[[int], Awaitable[list[Batch]]], begin: int, end: int) -> Transcript:
-    """Return the transcript of a log from about position `begin` up to `end`, as far as it is kept.
+async def told(page: Callable[[int], Awaitable[list[Batch]]], begin: int, end: int) -> Transcript | None:
+    """Return the transcript of a log from about position `begin` up to `end`; None if it ends before that: it is not
+    kept any more, and its beginning alone would look like all of it.
 
     `page(after)` reads the next batches."""
     folding = Fold()
@@ -98,7 +99,7 @@ async def told(page: Callable[[int], Awaitable[list[Batch]]], begin: int, end: i
     while at < end:
         batches = [batch for batch in await page(at) if batch.seq < end]
         if not batches:
-            break
+            return None
         await asyncio.to_thread(_feed, folding, batches)
         at = batches[-1].next_seq
     return await asyncio.to_thread(of_fold, folding)
