@@ -3,7 +3,7 @@
 Each turn asks the shards whose end is due to be told, and makes one attempt for each, all at once, within bounds. An
 attempt is begun in the store before anything is sent, and tells everybody who is left at the same time: whoever hangs
 holds up nobody else. One who fails again and again is not asked for a while, so that those who answer do not wait for
-the time that he takes.
+the time that he takes. Who cannot be told in three days is given up, also where nobody can be named for long.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ MAX_RUNS = 50  # of one shard and turn
 MOST_AT_ONCE = 64
 PAUSE_AFTER = 5  # failures in a row of one name
 PAUSE_S = 15.0
+UNNAMED_S = 600.0  # that nobody could be named, before what is too old is given up without an attempt
 
 
 class Announcer(Protocol):
@@ -76,22 +77,34 @@ class Notices:
         self._failures: Counter[str] = Counter()
         self._paused: dict[str, float] = {}
         self._trouble = ""
+        self._unnamed_since: float | None = None
 
     async def turn(self) -> None:
         """Begin an attempt for every run that is due, and that none is under way for. Waits for none of them."""
-        try:
-            names = await self._announcer.names()
-        except Exception as error:  # noqa: BLE001 - the entries stay; nothing is lost
-            if repr(error) != self._trouble:
-                log.warning("nobody can be told of the ends of runs now: %r", error)
-            self._trouble = repr(error)
-            return
-        self._trouble = ""
+        names = await self._names()
+        unnamed_s = 0.0 if self._unnamed_since is None else self._clock.monotonic() - self._unnamed_since
+        now_ms = self._clock.wall_ms()
         for heads in await asyncio.gather(*(self._due(shard) for shard in self._shards.values())):
             for head in heads:
+                if names is None and (unnamed_s < UNNAMED_S or not too_old(head, now_ms)):
+                    continue  # its entry stays; nothing is lost
                 if head.run_id not in self._busy and len(self._busy) < MOST_AT_ONCE:
                     task = asyncio.create_task(self._guarded(head, names), name=f"tell of {head.run_id}")
                     self._busy[head.run_id] = task
+
+    async def _names(self) -> frozenset[str] | None:
+        """Return everybody who is to be told; None while nobody can be named."""
+        try:
+            names = await self._announcer.names()
+        except Exception as error:  # noqa: BLE001 - the next turn asks again
+            if repr(error) != self._trouble:
+                log.warning("nobody can be told of the ends of runs now: %r", error)
+            self._trouble = repr(error)
+            if self._unnamed_since is None:
+                self._unnamed_since = self._clock.monotonic()
+            return None
+        self._trouble, self._unnamed_since = "", None
+        return names
 
     async def close(self) -> None:
         """Stop; what was begun is begun again by the next supervisor."""
@@ -107,7 +120,7 @@ class Notices:
             log.debug("a shard does not say whose end is to be told: %r", error)
             return []
 
-    async def _guarded(self, head: Head, names: frozenset[str]) -> None:
+    async def _guarded(self, head: Head, names: frozenset[str] | None) -> None:
         try:
             async with asyncio.timeout(ATTEMPT_S):
                 await self._attempt(head, names)
@@ -116,12 +129,18 @@ class Notices:
         finally:
             del self._busy[head.run_id]
 
-    async def _attempt(self, head: Head, names: frozenset[str]) -> None:
+    async def _attempt(self, head: Head, names: frozenset[str] | None) -> None:
+        """Tell everybody who is left; `names` is None of a run that is too old, while nobody can be named."""
         attempt = head.notice.attempts + 1 if head.notice is not None else 0
         epoch = self._supervisor.epoch
         begun = await self._decide(BeginNotice(run_id=head.run_id, supervisor_epoch=epoch, attempt=attempt))
         stored = await repeat(lambda: self._shard(head.run_id).record(head.run_id))
         if not isinstance(begun, Done) or not begun.changed or begun.head.notice is None or stored is None:
+            return
+        if names is None:
+            log.warning("run %s: it is not known who is to be told of its end, and that is given up", head.run_id)
+            self.counts["given_up"] += 1
+            await self._decide(EndNotice(run_id=head.run_id, supervisor_epoch=epoch, attempt=attempt, over=True))
             return
         left = names - set(begun.head.notice.done)
         asked = sorted(name for name in left if self._paused.get(name, 0.0) <= self._clock.monotonic())

@@ -216,3 +216,46 @@ def test_closing_ends_every_attempt() -> None:
         assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("tell of")]
 
     play(1, acts())
+
+
+@pytest.mark.parametrize("attempts", [0, 3])
+def test_what_is_too_old_is_given_up_where_nobody_can_be_named_for_long(
+    monkeypatch: pytest.MonkeyPatch, attempts: int
+) -> None:
+    monkeypatch.setattr(noticing, "MOST_AGE_MS", 900_000)
+
+    async def acts() -> None:
+        town = Town("a")
+        town.down = {"a"}
+        square = await Square.open(town)
+        while town.asked["a"] < attempts:
+            await square.turns(1)
+        town.gone = True
+        await square.turns(850)
+        assert square.acts.stage.head().notice is not None
+        await square.turns(200)
+        assert square.acts.stage.head().notice is None
+        assert square.notices.counts["given_up"] == 1
+        await square.close()
+
+    play(1, acts())
+
+
+def test_an_instance_that_was_stopped_for_long_waits_for_its_hooks_before_it_gives_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(noticing, "MOST_AGE_MS", 900_000)
+
+    async def acts() -> None:
+        town = Town("a")
+        square = await Square.open(town)
+        await elapse(1000.0)
+        town.gone = True
+        await square.turns(60)
+        assert square.acts.stage.head().notice is not None
+        town.gone = False
+        await square.turns(2)
+        assert town.heard == [("a", RUN)]
+        await square.close()
+
+    play(1, acts())
