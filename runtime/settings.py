@@ -105,7 +105,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=0,
-            description="How long the log of an ended run is kept; 0: for ever. Its transcript is kept beyond that.",
+            description="How long the log of an ended run is kept; 0: for ever. Its transcript, within bounds, stays.",
         ),
     ] = 30 * 86400
     transcript_retention_s: Annotated[
