@@ -97,7 +97,7 @@ class LogShard:
         If somebody is to be told of ends, that is stored with each."""
         if isinstance(op, Create) and not op.max_runs and not op.resumes:
             op = msgspec.structs.replace(op, max_runs=await self._runs_that_fit())
-        if isinstance(op, Finish) and self._settings.tells:
+        if self._settings.tells and (isinstance(op, Finish) or (isinstance(op, Create) and op.resumes)):
             op = msgspec.structs.replace(op, tell=True)
         outcome: Outcome = await self._forward("submit", op)
         return outcome

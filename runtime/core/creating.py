@@ -22,7 +22,7 @@ from runtime.core.ops import (
     TooManyRuns,
     UnknownRun,
 )
-from runtime.core.record import CancelReason, Claim, ClaimEnd, ClaimReason, Head, Status
+from runtime.core.record import CancelReason, Claim, ClaimEnd, ClaimReason, Head, Notice, Status
 
 
 def create(view: View, op: Create, now_ms: int) -> Decision:
@@ -58,7 +58,8 @@ def _resume(view: View, op: Create, holder: Head | None, now_ms: int) -> Decisio
     number of runs is in its way."""
     if holder is None or holder.status is not Status.INTERRUPTED or holder.cancel_requested:
         return Decision(outcome=NothingToResume(thread_id=op.thread_id))
-    resumed = holder.with_(status=Status.COMPLETED, finished_at=now_ms)
+    notice = holder.notice or (Notice() if op.tell else None)
+    resumed = holder.with_(status=Status.COMPLETED, finished_at=now_ms, notice=notice)
     head, accepted = _new(view, op, now_ms, queued=False)
     return Decision(
         outcome=Created(head=head, resumed=resumed), created=(head, op.spec), heads=(resumed,), batch=accepted

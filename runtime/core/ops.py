@@ -41,6 +41,7 @@ class Create(Struct, frozen=True, kw_only=True, tag=True):
     owner_max_runs: int = 0  # of the owner's
     owner_max_bytes: int = 0  # that the owner's logs may hold for one more run to begin; 0: no bound
     resumes: bool = False  # it answers what the thread's interrupted run asks, and takes its place (P23)
+    tell: bool = False  # as `Finish.tell`: of the interrupted run, which may have ended before somebody was to be told
 
 
 class ClaimRun(Struct, frozen=True, kw_only=True, tag=True):

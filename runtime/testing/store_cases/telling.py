@@ -90,6 +90,15 @@ class NoticeCases:
         assert due(shard, ReapStage.TELL) == [RUN]
         assert shard.ask(begin(1), Done).changed
 
+    def test_who_is_to_be_told_since_the_run_was_interrupted_hears_of_its_end(self, shard: ShardDriver) -> None:
+        shard.do(OpenSupervisor(claimant="s"), create(RUN, RUN), claim())
+        shard.do(finish(1, 1, Status.INTERRUPTED))
+        assert shard.head().notice is None
+        answer = Create(run_id="run-2", thread_id=RUN, owner=OWNER, spec=spec(), digest="d", resumes=True, tell=True)
+        assert shard.ask(answer, Created).head.notice is None
+        assert shard.head().notice == Notice()
+        assert due(shard, ReapStage.TELL) == [RUN]
+
     def test_telling_and_accounting_wait_for_one_another_by_nothing(self, shard: ShardDriver) -> None:
         end(shard)
         shard.do(begin(1))
