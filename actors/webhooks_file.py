@@ -6,7 +6,8 @@
 
 A secret is what Standard Webhooks makes of one: `whsec_` and 24 to 64 random bytes in base64. With two of them each
 post is signed twice, so that a receiver can change from one to the other. The file holds secrets: only its owner may
-read it. A file that is broken, or gone, changes nothing: what was read last holds, and everybody is told.
+read it. A file that is broken, or gone, changes nothing: what was read last holds, and everybody is told. So is one
+without any line: that nobody is meant is said by a comment.
 """
 
 from __future__ import annotations
@@ -51,8 +52,11 @@ def read_webhooks(path: Path) -> tuple[Endpoint, ...]:
         raise _invalid(path, f"cannot be read ({error.strerror})") from None
     if len(raw) > MAX_BYTES:
         raise _invalid(path, f"is larger than {MAX_BYTES} bytes")
+    lines = raw.decode(errors="replace").splitlines()
+    if not any(line.strip() for line in lines):
+        raise _invalid(path, "is empty; if nobody is meant, write a comment into it")
     found: dict[str, Endpoint] = {}
-    for number, line in enumerate(raw.decode(errors="replace").splitlines(), 1):
+    for number, line in enumerate(lines, 1):
         words = line.split()
         if not words or words[0].startswith("#"):
             continue

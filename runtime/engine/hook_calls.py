@@ -3,7 +3,8 @@
     lanes      a few, each with a thread and a bounded queue; the hooks of one run are on one lane, so in order
     endings    the same again beside them, so that an end does not wait behind chunks
     late       a call beyond its time is left alone, and counted. An async one is cancelled; the thread of another goes
-               on until that returns, and its lane gets a new one. While too many are so left, calls are not made
+               on until that returns, and its lane gets a new one. While too many are so left, calls are not made, and
+               `full_s` says for how long: nothing but a new process helps then
 
 What a hook raises is logged and counted, and that is all.
 """
@@ -15,6 +16,7 @@ import inspect
 import logging
 import queue
 import threading
+import time
 import zlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -92,6 +94,7 @@ class HookCalls:
         self._timeout_s = timeout_s
         self._threads: dict[str, _Thread] = {}
         self._left: list[_Thread] = []
+        self._full_since: float | None = None
         self._queues: list[asyncio.Queue[HookEvent]] = [asyncio.Queue() for _ in range(LANES)]
         self._locks = [asyncio.Lock() for _ in range(LANES)]
         self._waiting = self._bytes = 0
@@ -120,13 +123,25 @@ class HookCalls:
             self._bytes += size
             self._queues[_lane(event.key)].put_nowait(event)
 
-    async def ended(self, name: str, key: str, run: RunFacts, path: str) -> None:
-        """Call the ending hook of one object of the setting; return when that is done, or given up."""
+    async def ended(self, name: str, key: str, run: RunFacts, path: str) -> bool:
+        """Call the ending hook of one object of the setting; return when that is done, or given up. False: it was not
+        called, for too many hang."""
         lane = _lane(key)
         async with self._locks[lane]:
-            for one in self._sets:
-                if one.path == path:
-                    await self._call(one, name, f"ends {lane}", (run,))
+            results = [await self._call(one, name, f"ends {lane}", (run,)) for one in self._sets if one.path == path]
+        return SKIPPED not in results
+
+    def full_s(self) -> float:
+        """Return for how long so many calls hang that no more are made; 0.0 if some are."""
+        self._look()
+        return 0.0 if self._full_since is None else time.monotonic() - self._full_since
+
+    def _look(self) -> None:
+        self._left = [thread for thread in self._left if thread.busy]
+        if len(self._left) < MOST_LEFT:
+            self._full_since = None
+        elif self._full_since is None:
+            self._full_since = time.monotonic()
 
     async def _work(self, lane: int) -> None:
         while True:
@@ -137,16 +152,17 @@ class HookCalls:
             self._waiting -= 1
             self._bytes -= len(event.batch.data) if event.batch is not None else 0
 
-    async def _call(self, one: HookSet, name: str, place: str, arguments: tuple[Any, ...]) -> None:
+    async def _call(self, one: HookSet, name: str, place: str, arguments: tuple[Any, ...]) -> str:
         call = one.call(name)
         if call is None:
-            return
+            return OK
         result = await self._made(call, place, arguments, f"{one.path} {name}")
         self.counts[name, result] += 1
+        return result
 
     async def _made(self, call: Callable[..., object], place: str, arguments: tuple[Any, ...], what: str) -> str:
-        self._left = [thread for thread in self._left if thread.busy]
-        if len(self._left) >= MOST_LEFT:
+        self._look()
+        if self._full_since is not None:
             return SKIPPED
         thread = self._threads.get(place)
         if thread is None:

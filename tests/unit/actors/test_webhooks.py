@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import re
+import socket
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from standardwebhooks.webhooks import WebhookVerificationError
 from unit.engine.stage import spec
+from waiting import until
 from webhook_receiver import OLD_SECRET, SECRET, Receiver, receiving, write_webhooks
 
 from actors import webhook_post
-from actors.webhook_post import NoAnswer, Poster, body_of, webhook_id
+from actors.webhook_post import MOST_AT_ONCE, NoAnswer, Poster, body_of, webhook_id
 from actors.webhooks_file import Endpoint, read_webhooks
 from runtime.core.record import Head, RunError, Status
 from runtime.errors import InputInvalid
@@ -72,7 +78,12 @@ async def test_two_secrets_make_two_signatures(poster: Poster) -> None:
 
 def test_the_id_is_the_ends_own() -> None:
     assert webhook_id("deployment", "ann@run-1") == ID
-    assert len({ID, webhook_id("deployment", "run-1"), webhook_id("another", "ann@run-1")}) == 3
+    others = (
+        webhook_id("deployment", "run-1"),
+        webhook_id("another", "ann@run-1"),
+        webhook_id("deployment", "ann@run-1", 7),
+    )
+    assert len({ID, *others}) == 4
     assert body_of(RunFacts.of(HEAD, spec())) == BODY
 
 
@@ -97,6 +108,75 @@ async def test_who_is_down_or_does_not_answer_is_told_apart_from_an_answer(
         receiver.down()
         with pytest.raises(NoAnswer, match="Connect"):
             await poster.post(endpoint(receiver), ID, BODY)
+
+
+async def test_receivers_share_no_cookies_and_the_log_holds_no_address(
+    poster: Poster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with receiving() as receiver:
+        receiver.headers = {"Set-Cookie": "a=tracked; Path=/"}
+        for name in ("one", "two"):
+            secret = Endpoint(name=name, url=f"{receiver.url}/{name}?key=hunter2", secrets=(SECRET,))
+            assert await poster.post(secret, ID, BODY) == 200
+        assert [headers.get("cookie") for headers, _body in receiver.got] == [None, None]
+    assert "hunter2" not in caplog.text
+
+
+async def test_a_name_that_cannot_be_looked_up_takes_no_thread_from_another_receiver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    look_up, let_go, hanging = socket.getaddrinfo, threading.Event(), threading.Semaphore(0)
+
+    def slow(host: Any, *args: Any, **more: Any) -> Any:
+        if "hang" in str(host):
+            hanging.release()
+            let_go.wait()
+            raise socket.gaierror("time out")
+        return look_up(host, *args, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    poster = Poster()
+    with receiving() as receiver:
+        bad = [Endpoint(name=f"bad{at}", url=f"http://hang{at}.example/", secrets=(SECRET,)) for at in range(4)]
+        posts = [asyncio.create_task(poster.post(one, ID, BODY)) for one in bad for _ in range(MOST_AT_ONCE)]
+        await until(lambda: hanging._value == len(posts), "all look-ups")  # more than the default has threads
+        good = Endpoint(name="good", url=receiver.url.replace("127.0.0.1", "localhost"), secrets=(SECRET,))
+        assert await poster.post(good, ID, BODY) == 200
+        let_go.set()
+        assert all(isinstance(one, NoAnswer) for one in await asyncio.gather(*posts, return_exceptions=True))
+    await poster.close()
+
+
+def test_the_body_is_the_same_whoever_looks_meanwhile() -> None:
+    seen = msgspec.structs.replace(HEAD, detached_since=None)
+    unseen = msgspec.structs.replace(HEAD, detached_since=5)
+    assert body_of(RunFacts.of(seen, spec())) == body_of(RunFacts.of(unseen, spec()))
+
+
+def posted(**changes: Any) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(body_of(RunFacts.of(msgspec.structs.replace(HEAD, **changes), spec())))["data"]
+    return data
+
+
+@pytest.mark.parametrize("code", ["Überfall", "x" * 65, "rm -rf", "", "a\nb"])
+def test_a_code_that_is_none_is_posted_as_another(code: str) -> None:
+    assert posted(error=RunError(message="m", code=code))["code"] == "agent_error"
+
+
+def test_of_usage_numbers_and_short_strings_are_posted() -> None:
+    usage = {
+        "in": 1,
+        "cost": 0.5,
+        "tier": "x" * 128,
+        "text": "x" * 129,
+        "list": [1],
+        "none": None,
+        "models": {"m": {"in": 2}},
+    }
+    assert posted(usage=usage)["usage"] == {"in": 1, "cost": 0.5, "tier": "x" * 128, "models": {"m": {"in": 2}}}
+    assert posted(usage={"a": {"b": {"c": {"d": 1}}}})["usage"] == {"a": {"b": {}}}
+    assert posted(usage={str(number): number for number in range(1000)})["usage"] is None
 
 
 # --- the file ---
