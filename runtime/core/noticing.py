@@ -36,8 +36,8 @@ def owed(head: Head) -> int | None:
 
 
 def fresh(head: Head) -> bool:
-    """Return whether nobody has tried yet to tell of the run's end."""
-    return head.notice is not None and not head.notice.attempts
+    """Return whether the run's end is to be told and nobody has tried yet."""
+    return owed(head) is not None and head.notice is not None and not head.notice.attempts
 
 
 def too_old(head: Head, now_ms: int) -> bool:

@@ -30,8 +30,8 @@ def due(head: Head) -> tuple[ReapStage, int] | None:
     """Return what is next, and the UTC ms at which it is due; None for a run that the reaper has nothing to do with."""
     if head.status.terminal:
         owed = noticing.owed(head)
-        # The first attempt to tell comes at once. A later one must wait for nobody, and nobody for it.
-        if owed is not None and (noticing.fresh(head) or head.destroy_pending or not unaccounted(head)):
+        # Neither waits for the other: while the account can be given and is not, `Notices` looks for new ends there.
+        if owed is not None and (head.destroy_pending or not unaccounted(head)):
             return ReapStage.TELL, owed
         stage = _stage_of_ended(head)
         return None if stage is None else (stage, head.finished_at or head.created_at)

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from runtime.core.noticing import too_old
+from runtime.core.noticing import fresh, too_old
 from runtime.core.ops import Done, Outcome, SupervisorStale
 from runtime.core.reap_ops import BeginNotice, EndNotice, ReapStage
 from runtime.core.record import Head, RunSpec
@@ -115,7 +115,10 @@ class Notices:
     async def _due(self, shard: ShardPort) -> list[Head]:
         try:
             async with asyncio.timeout(LIST_S):
-                return await shard.reapable(ReapStage.TELL, self._clock.wall_ms(), MAX_RUNS)
+                now_ms = self._clock.wall_ms()
+                found = await shard.reapable(ReapStage.TELL, now_ms, MAX_RUNS)
+                unaccounted = await shard.reapable(ReapStage.ACCOUNT, now_ms, MAX_RUNS)
+                return found + [head for head in unaccounted if fresh(head)]  # the first attempt waits for no sweep
         except Exception as error:  # noqa: BLE001 - the next turn asks again
             log.debug("a shard does not say whose end is to be told: %r", error)
             return []

@@ -190,7 +190,7 @@ def test_an_end_is_posted_until_it_is_taken_and_hooks_are_called_although_superv
     assert all(message == told[0] for message in told)
     assert told[0]["type"] == "run.ended"
     data = told[0]["data"]
-    assert (data["status"], data["code"], data["exitCode"], data["detached"]) == ("failed", "agent_exit", 3, True)
+    assert (data["status"], data["code"], data["exitCode"]) == ("failed", "agent_exit", 3)
     assert id_.startswith("msg_")
     calls = noted(notes, run)
     names = [name for name, _facts in calls]

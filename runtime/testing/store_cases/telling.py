@@ -110,6 +110,15 @@ class NoticeCases:
         shard.do(told(1, over=True))
         assert (due(shard, ReapStage.TELL), due(shard, ReapStage.FORGET)) == ([], [RUN])
 
+    def test_an_end_that_nobody_has_tried_to_tell_hides_no_account(self, shard: ShardDriver) -> None:
+        end(shard)
+        shard.do(Note(run_id=RUN, epoch=1, destroy_pending=False))
+        assert (due(shard, ReapStage.TELL), due(shard, ReapStage.ACCOUNT)) == ([], [RUN])
+        assert shard.ask(begin(1), Done).changed  # and is told all the same
+        assert shard.ask(Account(run_id=RUN, supervisor_epoch=1), Done).changed
+        assert due(shard, ReapStage.TELL, shard.now_ms) == []
+        assert due(shard, ReapStage.TELL, shard.now_ms + delay_ms(1)) == [RUN]
+
     def test_a_run_is_told_of_for_three_days(self, shard: ShardDriver) -> None:
         ended = end(shard)
         assert ended.thread_id != THREAD

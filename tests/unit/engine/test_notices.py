@@ -10,6 +10,8 @@ from unit.engine.fleet_by_hand import Acts
 from unit.engine.stage import RUN, claim, create, finish
 
 from runtime.core import noticing
+from runtime.core.ops import Note
+from runtime.core.reap_ops import ReapStage
 from runtime.core.record import Head, RunSpec, Status
 from runtime.engine.notices import PAUSE_AFTER, Announcer, Nobody, Notices
 from runtime.testing.sim_loop import elapse, play
@@ -191,6 +193,24 @@ def test_who_cannot_be_told_in_time_is_given_up(monkeypatch: pytest.MonkeyPatch)
         assert square.acts.stage.head().notice is None
         assert square.notices.counts["given_up"] == 1
         assert town.asked["b"] <= 6
+        await square.close()
+
+    play(1, acts())
+
+
+@pytest.mark.parametrize("reachable", [True, False])
+def test_an_end_and_its_account_wait_for_one_another_by_nothing(reachable: bool) -> None:
+    async def acts() -> None:
+        town = Town("a")
+        town.gone = True
+        square = await Square.open(town)
+        await square.acts.shard.submit(Note(run_id=RUN, epoch=1, destroy_pending=False))
+        town.gone = not reachable
+        await square.turns(2)
+        assert town.heard == ([("a", RUN)] if reachable else [])
+        now_ms = square.acts.stage.loop.wall_ms()
+        accounts = await square.acts.shard.reapable(ReapStage.ACCOUNT, now_ms, 10)
+        assert [head.run_id for head in accounts] == [RUN]
         await square.close()
 
     play(1, acts())
