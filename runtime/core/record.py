@@ -218,7 +218,7 @@ class Notice(Struct, frozen=True, kw_only=True):
 # Of all that is stored of a run: Head, RunSpec, Claim and what they hold. Raise it with each new field or value that
 # decides something: older code would not see it, and do what it forbids. A backup says which it has, and a later one is
 # refused (P12); a store is refused by its schema version, which is raised with it. Each has a golden head of its own.
-RECORD_FORMAT: Final = 7
+RECORD_FORMAT: Final = 8
 
 
 class Head(Struct, frozen=True, kw_only=True):
