@@ -115,6 +115,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             description="How long the transcript of an ended run is kept, no shorter than its log; 0: for ever.",
         ),
     ] = 0
+    keep_alive_s: Annotated[
+        int,
+        Meta(ge=0, description="How long a completed run's sandbox is kept if it asked for that; 0: of none."),
+    ] = 3600
     sandbox_return_s: Annotated[int, Meta(ge=0, description="How long an unreachable sandbox is waited for.")] = 120
     max_runs: Annotated[
         int,

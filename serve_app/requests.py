@@ -172,6 +172,8 @@ def start_of(
         on_busy=options.on_busy,
         detached_ttl_s=options.detached_ttl_s,
         run_limit_s=options.run_limit_s,
+        keep_alive=options.keep_alive,
+        destroy_on_complete=options.destroy_on_complete,
     )
     create = create_op(run_id, str(thread_id), caller.owner, stored, about, settings, harness)
     return Start(create=create, caller=caller, format=format_of(headers, ndjson), strict=not headers.get("x-run-id"))

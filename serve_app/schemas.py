@@ -59,6 +59,10 @@ class ForwardedProps(_Open):
     )
     detached_ttl_s: Seconds | None = Field(None, description="End the run if nobody comes back for so long; 0: never.")
     run_limit_s: Seconds | None = Field(None, description="Longest time the run may take; 0: no limit.")
+    keep_alive: bool | None = Field(
+        None, description="Keep the sandbox for OUTLAST_KEEP_ALIVE_S if the run completes; absent: it is destroyed."
+    )
+    destroy_on_complete: bool | None = Field(None, description="The opposite of `keepAlive`; send one of them.")
     workspace: dict[str, str | None] | None = Field(
         None,
         description="What the thread's workspace begins with, if it is made now: `directory`, `archive` or `git` (with "

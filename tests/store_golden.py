@@ -49,6 +49,7 @@ HEARD = GOLDEN / "head-v5.json"
 PRUNED = GOLDEN / "head-v6.json"
 OWING = GOLDEN / "head-v7.json"
 LISTENED = GOLDEN / "head-v8.json"
+KEEPING, KEEPING_SPEC = GOLDEN / "head-v9.json", GOLDEN / "spec-v9.json"
 CHECKPOINT = GOLDEN / "checkpoint-v1.bin"
 
 BATCHES: list[Batch] = [
@@ -59,7 +60,7 @@ BATCHES: list[Batch] = [
 
 A_CHECKPOINT = checkpoint(journal(4, 2, "c", start=300), translator=b"\x00\xff state", open_items=b'{"open":[]}')
 
-# Every field of version 1 has another value than its default, every field of now in A_LISTENED_HEAD.
+# Every field of version 1 has another value than its default, every field of now in A_KEEPING_HEAD.
 A_HEAD = Head(
     run_id="run-1",
     thread_id="thread-1",
@@ -124,6 +125,7 @@ AN_OWING_HEAD = msgspec.structs.replace(
     A_PRUNED_HEAD, notice=Notice(attempts=2, due_at=1_700_000_000_007, done=("webhook:a",))
 )
 A_LISTENED_HEAD = msgspec.structs.replace(AN_OWING_HEAD, heard_to=1 << 40)
+A_KEEPING_HEAD = msgspec.structs.replace(A_LISTENED_HEAD, sandbox_kept_until=1_700_000_000_008)
 A_SPEC = RunSpec(
     harness="claude-code",
     translator_version=3,
@@ -132,6 +134,7 @@ A_SPEC = RunSpec(
     on_disconnect=OnDisconnect.CANCEL,
     limits=Limits(run_limit_s=1, idle_limit_s=2, detached_ttl_s=3, max_log_bytes=4, max_line_bytes=5),
 )
+A_KEEPING_SPEC = msgspec.structs.replace(A_SPEC, keep_alive_s=4)
 
 
 def history() -> list[Op]:
@@ -180,6 +183,8 @@ def write() -> None:
         (PRUNED, codec.encode(A_PRUNED_HEAD)),
         (OWING, codec.encode(AN_OWING_HEAD)),
         (LISTENED, codec.encode(A_LISTENED_HEAD)),
+        (KEEPING, codec.encode(A_KEEPING_HEAD)),
+        (KEEPING_SPEC, codec.encode(A_KEEPING_SPEC)),
         (CHECKPOINT, encode_checkpoint(A_CHECKPOINT)),
     ):
         if not golden.exists():

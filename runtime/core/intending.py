@@ -45,6 +45,8 @@ def note(view: View, op: Note, now_ms: int) -> Decision:
         changes |= {"attempts_without_progress": 0, "claims_without_progress": 0}
     if op.destroy_pending is not None and op.destroy_pending != head.destroy_pending:
         changes["destroy_pending"] = op.destroy_pending
+    if op.destroy_pending is not None and head.sandbox_kept_until is not None:
+        changes["sandbox_kept_until"] = None
     if op.handed_over and head.claims[-1].ended_at is None:
         changes["claims"] = end_last_claim(head.claims, now_ms, ClaimEnd.HANDED_OVER)
     return _done(head, changes)

@@ -76,7 +76,7 @@ class Note(Struct, frozen=True, kw_only=True, tag=True):
     sandbox_key: str | None = None
     launch: Launch | None = None
     progressed: bool = False
-    destroy_pending: bool | None = None
+    destroy_pending: bool | None = None  # True, of a sandbox that is kept: it is not any more
     handed_over: bool = False  # everything it had is stored; it goes, as it was asked to
     heard_to: int = 0  # bytes of the journal that were read and made no chunk end here: a sign of the agent (I6)
 
@@ -84,6 +84,7 @@ class Note(Struct, frozen=True, kw_only=True, tag=True):
 class Finish(Struct, frozen=True, kw_only=True, tag=True):
     """End the run: `batch` holds closers and the terminal chunk, and is the log's last (P9).
 
+    `keep_s`: with `completed` the sandbox may stay so long, unless another run waits for the thread; `head` says.
     If a cancel is recorded, only `aborted` can be stored: the answer is then `MustAbort` and the driver builds its
     ending again. `stderr` is the tail of the agent's stderr, at most 64 KiB. `transcript` is the whole log's, this
     batch included (`core/transcript.py`); the shard adds it, since it has the log. None: what is stored stays."""
@@ -96,6 +97,7 @@ class Finish(Struct, frozen=True, kw_only=True, tag=True):
     usage: dict[str, object] | None = None
     stderr: bytes = b""
     destroy_pending: bool = True
+    keep_s: int = 0
     transcript: bytes | None = None
     tell: bool = False  # somebody is to be told (`core/noticing.py`); the shard adds it, whoever ends the run
 

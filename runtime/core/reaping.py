@@ -2,7 +2,7 @@
 
     EXPIRE     it goes on, detached:        at `detachedSince` + its own TTL; never where it has none
     TELL       it has ended:                who is to know is told (`core/noticing.py`), again and again if need be
-    ACCOUNT    it has ended, detached:      once its sandbox is given back, the report names it, once
+    ACCOUNT    it has ended, detached:      once its sandbox is given back, or kept, the report names it, once
     PRUNE      it has ended:                its log is given up when the retention of logs is over
     DROP       its log was given up:        that is removed, piece by piece (`Store.drop_log`)
     FORGET     its transcript is all, or
@@ -97,7 +97,7 @@ def expired(head: Head, now_ms: int) -> Head | None:
 
 def accounted(head: Head) -> Head | None:
     """Return the head with what became of the run; None if that is known, or not to be told yet."""
-    if not unaccounted(head) or head.destroy_pending:
+    if not unaccounted(head) or head.to_give_back:
         return None
     return head.with_(reaped=became(head))
 

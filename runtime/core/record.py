@@ -142,6 +142,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     input: dict[str, Any]
     on_disconnect: OnDisconnect = OnDisconnect.DETACH
     limits: Limits = Limits()
+    keep_alive_s: int = 0  # how long its sandbox is kept after it has completed; 0: it is destroyed as always (P19)
 
 
 class Claimant(Struct, frozen=True, kw_only=True):
@@ -218,7 +219,7 @@ class Notice(Struct, frozen=True, kw_only=True):
 # Of all that is stored of a run: Head, RunSpec, Claim and what they hold. Raise it with each new field or value that
 # decides something: older code would not see it, and do what it forbids. A backup says which it has, and a later one is
 # refused (P12); a store is refused by its schema version, which is raised with it. Each has a golden head of its own.
-RECORD_FORMAT: Final = 8
+RECORD_FORMAT: Final = 9
 
 
 class Head(Struct, frozen=True, kw_only=True):
@@ -253,6 +254,7 @@ class Head(Struct, frozen=True, kw_only=True):
     launch: Launch = Launch.NONE
     heard_at: int | None = None  # when a chunk of its agent was stored last, or its launch was intended, or `heard_to`
     destroy_pending: bool = False
+    sandbox_kept_until: int | None = None  # the pending destroy waits for this UTC ms: the run asked for it (P19)
     attempts_without_progress: int = 0  # drivers assigned since a claim made progress (P19)
     claims_without_progress: int = 0  # of them those that came to claim, and stored nothing
     last_assigned_at: int | None = None
@@ -269,6 +271,11 @@ class Head(Struct, frozen=True, kw_only=True):
     def log_gone(self) -> bool:
         """True if nobody is served from the log any more: its retention is over."""
         return self.kept is not Kept.LOG
+
+    @property
+    def to_give_back(self) -> bool:
+        """True if its sandbox should be gone by now, and is not known to be: a kept one need not."""
+        return self.destroy_pending and self.sandbox_kept_until is None
 
     @property
     def active(self) -> bool:
@@ -307,6 +314,7 @@ def to_wire(head: Head, spec: RunSpec, *, claims: bool, refusals: Sequence[Refus
         "detachedSince": head.detached_since,
         "reaped": head.reaped.value if head.reaped else None,
         "sandboxKey": head.sandbox_key,
+        "sandboxKeptUntil": head.sandbox_kept_until,
         "harness": spec.harness,
         "translatorVersion": spec.translator_version,
         "provider": spec.provider,

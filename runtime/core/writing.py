@@ -85,6 +85,7 @@ def finish(view: View, op: Finish, now_ms: int) -> Decision:
     refusal = _finish_refusal(head, op)
     if refusal is not None:
         return Decision(outcome=refusal)
+    unqueued = _next_of_thread(view, head) if op.status.terminal else None
     ended = _with_batch(
         head,
         op.batch,
@@ -100,11 +101,11 @@ def finish(view: View, op: Finish, now_ms: int) -> Decision:
         usage=op.usage if op.usage is not None else head.usage,
         queued=False,
         destroy_pending=op.destroy_pending,
+        sandbox_kept_until=_kept_until(op, unqueued, now_ms),
         transcript=head.transcript or op.transcript is not None,
         notice=Notice() if op.tell else head.notice,
     )
     ended = ended.with_(claims=end_last_claim(ended.claims, now_ms, ClaimEnd.FINISHED))
-    unqueued = _next_of_thread(view, head) if op.status.terminal else None
     return Decision(
         outcome=Finished(head=ended, unqueued=unqueued),
         heads=(ended, unqueued) if unqueued else (ended,),
@@ -146,6 +147,12 @@ def _next_of_thread(view: View, ended: Head) -> Head | None:
         return None
     waiting = view.oldest_queued(ended.owner, ended.thread_id)
     return None if waiting is None else waiting.with_(queued=False)
+
+
+def _kept_until(op: Finish, unqueued: Head | None, now_ms: int) -> int | None:
+    """Return until when the sandbox is kept: only at `completed`, and if no run waits for the workspace (P18)."""
+    keeps = op.keep_s > 0 and op.destroy_pending and op.status is Status.COMPLETED and unqueued is None
+    return now_ms + op.keep_s * 1000 if keeps else None
 
 
 def _given_the_thread(view: View, ended: Head) -> Head | None:

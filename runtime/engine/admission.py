@@ -28,6 +28,8 @@ class Options(Struct, frozen=True, kw_only=True):
     on_busy: str | None = None
     detached_ttl_s: int | None = None
     run_limit_s: int | None = None
+    keep_alive: bool | None = None
+    destroy_on_complete: bool | None = None  # the opposite of `keep_alive`, for who says it so
 
 
 def create_op(
@@ -43,7 +45,7 @@ def create_op(
     secrets in it.
 
     Raises InputInvalid `option_invalid` for a workspace that begins with what is not allowed, for tools that are not
-    declared, and for what is no word for file events."""
+    declared, for what is no word for file events, and for a sandbox that is to be kept and destroyed."""
     check_allowed(read_source(stored), settings.listed("workspace_sources"))
     host_tools.chosen(stored, [item.partition("=")[0].strip() for item in settings.listed("tools")])
     read_file_events(stored)
@@ -58,6 +60,7 @@ def create_op(
             input=dict(stored),
             on_disconnect=options.on_disconnect or OnDisconnect.DETACH,
             limits=limits(options, settings),
+            keep_alive_s=settings.keep_alive_s if keeps(options) else 0,
         ),
         digest=digest(stored),
         on_busy=options.on_busy or "reject",
@@ -78,6 +81,18 @@ def limits(options: Options, settings: Settings) -> Limits:
         max_log_bytes=settings.max_log_bytes,
         max_line_bytes=settings.max_line_bytes,
     )
+
+
+def keeps(options: Options) -> bool:
+    """Return whether the sandbox shall be kept for a time if the run completes (P19). Raises InputInvalid."""
+    keep, destroy = options.keep_alive, options.destroy_on_complete
+    if keep is not None and keep is destroy:
+        raise InputInvalid(
+            "keepAlive and destroyOnComplete are opposites: send one of them.",
+            code="option_invalid",
+            field="forwardedProps.keepAlive",
+        )
+    return destroy is False if keep is None else keep
 
 
 def digest(stored: Mapping[str, Any]) -> str:

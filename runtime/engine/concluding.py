@@ -12,6 +12,8 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import replace
+
 from runtime.core.launch import AgentExit
 from runtime.core.open_items import OpenItems
 from runtime.core.ops import Finished, MustAbort, Note, Outcome
@@ -49,7 +51,9 @@ class Conclusion:
         appender: Appender,
         open_items: OpenItems,
         provider: SandboxProvider | None,
+        keep_s: int = 0,
     ) -> None:
+        """`keep_s`: how long the sandbox stays if the run completes (P19)."""
         self.begun = False  # a cancel or the finish is under way: the cancel's receipt (P21)
         self.sandbox: Sandbox | None = None
         self.preparer: Preparer | None = None
@@ -59,6 +63,7 @@ class Conclusion:
         self._appender = appender
         self._open_items = open_items
         self._provider = provider
+        self._keep_s = keep_s
 
     @property
     def _head(self) -> Head:
@@ -74,14 +79,15 @@ class Conclusion:
             return b""
 
     async def finish(self, ending: Ending, exit: AgentExit | None) -> DriveEnd:
-        """Store the ending (P9), then give the sandbox back (P4)."""
+        """Store the ending (P9), then give the sandbox back (P4), unless the store says that it is kept (P19)."""
         self.begun = True
         stderr = await self.stderr()
         pending = self._head.sandbox_key is not None
-        outcome = await self._submit_finish(ending, exit=exit, stderr=stderr, destroy_pending=pending)
+        keep_s = self._keep_s if ending.status is Status.COMPLETED else 0
+        outcome = await self._submit_finish(ending, exit=exit, stderr=stderr, destroy_pending=pending, keep_s=keep_s)
         if isinstance(outcome, MustAbort):
             return await self.abort()
-        if isinstance(outcome, Finished) and pending:
+        if isinstance(outcome, Finished) and pending and outcome.head.sandbox_kept_until is None:
             await self._destroy_after_finish()
         return self._end(outcome, ending)
 
@@ -138,7 +144,7 @@ class Conclusion:
         return self._head.cancel_reason
 
     async def _submit_finish(
-        self, ending: Ending, *, exit: AgentExit | None = None, stderr: bytes, destroy_pending: bool
+        self, ending: Ending, *, exit: AgentExit | None = None, stderr: bytes, destroy_pending: bool, keep_s: int = 0
     ) -> Outcome:
         """Store what was translated, as far as it still can be; then the finish, at the place after it."""
         await self.quietly(self._appender.seal())
@@ -152,6 +158,7 @@ class Conclusion:
             stderr=stderr,
             destroy_pending=destroy_pending,
         )
+        finish = replace(finish, keep_s=keep_s)
         # The shard reads the whole log for the transcript, which may take it longer than a hang (P13).
         outcome: Outcome = await self._authority.ticking(self._authority.submit(finish))
         return outcome

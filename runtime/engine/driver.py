@@ -125,7 +125,13 @@ class _Drive:
         self.aligner = BandAligner([])
         self.follower: Follower | None = None
         self.conclusion = Conclusion(
-            tools, claimed.head, self.authority, self.appender, self.log.open_items, self.provider
+            tools,
+            claimed.head,
+            self.authority,
+            self.appender,
+            self.log.open_items,
+            self.provider,
+            self.spec.keep_alive_s,
         )
 
     @property

@@ -210,7 +210,7 @@ class Reaper:
 
     async def _told(self, head: Head, *, dry_run: bool = False) -> ReapedRun | None:
         """Tell, once, of a run that has ended; None if that is not to be told yet, or has been."""
-        if head.destroy_pending:
+        if head.to_give_back:
             waits = self._clock.wall_ms() - (head.finished_at or 0) < SETTLE_MS
             return None if waits else _line(head, ReapOutcome.RECLAIM_FAILED)
         if dry_run:

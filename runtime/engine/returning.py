@@ -4,6 +4,10 @@ A finish says on the record that a destroy is pending; whoever destroys takes it
 so nobody can claim it any more: the note is made under its last epoch, and says only what the sandbox's own host has
 just proven. Destroying twice is harmless, so a driver that is still at it does not have to be asked.
 
+A sandbox that its run asked to keep is pending too, and passed over until its time (P19). It holds the thread's
+workspace, so it is kept only while no run of the thread is under way: whoever makes the next one's driver ends the
+keeping before that (`end_keeping`), and a turn ends what that missed.
+
 And one that nobody remembers: a driver that stood still just before its `create`, and went on after its run had ended,
 makes a sandbox that no record tells of. It holds the thread's workspace, so the thread's next run would wait for it in
 vain (P18). `Orphans` asks each provider what there is, on every host, and the store whose that is.
@@ -17,8 +21,9 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 
 from runtime.core.names import Flaw, decode_name
-from runtime.core.ops import Note
+from runtime.core.ops import Done, Note
 from runtime.core.record import Head, Launch
+from runtime.engine.authority import repeat
 from runtime.engine.plugins import pick
 from runtime.engine.preparing import CREATE_DEADLINE_S
 from runtime.errors import AgentError, OutlastError, SandboxUnreachable, StoreError
@@ -28,6 +33,7 @@ log = logging.getLogger("outlast.supervisor")
 
 MAX_ENDED = 200  # orphans of one turn
 DESTROY_S = 45.0  # above what a provider and the way to its host give themselves
+END_KEPT_S = 10.0  # for the destroy of a kept sandbox that a new run waits for; the next turn goes on with it
 
 
 async def give_back(shards: Iterable[ShardPort], providers: Mapping[str, SandboxProvider], clock: Clock) -> int:
@@ -35,17 +41,42 @@ async def give_back(shards: Iterable[ShardPort], providers: Mapping[str, Sandbox
 
     Hosts hold one another up by nothing, a run those of its host by DESTROY_S at most: one that was not reached is not
     asked again in this turn."""
-    listed = await asyncio.gather(*(_pending(shard) for shard in shards))
+    listed = await asyncio.gather(*(_pending(shard, clock.wall_ms()) for shard in shards))
     places: dict[str, list[tuple[ShardPort, Head]]] = {}
     for shard, head in (one for found in listed for one in found):
         places.setdefault((head.sandbox_key or "").rpartition("/")[0], []).append((shard, head))
     return sum(await asyncio.gather(*(_give_back_all(there, providers, clock) for there in places.values())))
 
 
-async def _pending(shard: ShardPort) -> list[tuple[ShardPort, Head]]:
+async def end_keeping(shard: ShardPort, provider: SandboxProvider, head: Head) -> None:
+    """Destroy the sandbox that the ended run of `head` keeps, since its thread goes on (P18).
+
+    That it is kept no longer is stored first: what cannot be destroyed now is pending as after any other run."""
+    log.info("run %s: its sandbox is not kept any more: its thread goes on", head.run_id)
+    note = Note(run_id=head.run_id, epoch=head.driver_epoch, destroy_pending=True)
+    outcome = await repeat(lambda: shard.submit(note))
+    if not isinstance(outcome, Done) or not outcome.changed or head.sandbox_key is None:
+        return
+    try:
+        async with asyncio.timeout(END_KEPT_S):
+            await provider.destroy(head.sandbox_key)
+    except Exception as error:  # noqa: BLE001 - a plugin's trouble, too, is met again by the next turn
+        log.warning("run %s: its sandbox could not be destroyed yet: %r", head.run_id, error)
+        return
+    await repeat(lambda: shard.submit(Note(run_id=head.run_id, epoch=head.driver_epoch, destroy_pending=False)))
+
+
+async def _is_kept(shard: ShardPort, head: Head, now_ms: int) -> bool:
+    if head.sandbox_kept_until is None or head.sandbox_kept_until <= now_ms:
+        return False
+    return await shard.find_active(head.owner, head.thread_id) is None
+
+
+async def _pending(shard: ShardPort, now_ms: int) -> list[tuple[ShardPort, Head]]:
     try:
         async with asyncio.timeout(DESTROY_S):
-            return [(shard, head) for head in await shard.destroy_pending()]
+            found = await shard.destroy_pending()
+            return [(shard, head) for head in found if not await _is_kept(shard, head, now_ms)]
     except (OutlastError, TimeoutError) as error:
         log.debug("a shard does not answer: %r", error)
         return []

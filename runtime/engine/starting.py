@@ -21,6 +21,7 @@ from runtime.engine.fleet import Fleet, NameTaken, NotStarted, RunHandle, Watche
 from runtime.engine.placing import Place, place, shortage
 from runtime.engine.plugins import pick
 from runtime.engine.reasons import TO_END
+from runtime.engine.returning import end_keeping
 from runtime.ports import Clock, SandboxProvider, ShardPort
 
 log = logging.getLogger("outlast.supervisor")
@@ -75,24 +76,30 @@ class Starter:
     async def home(self, head: Head) -> str | None:
         """Return the host that the run's sandbox is bound to: its key names it, or before there is one, the key of the
         thread's newest earlier run, where the workspace is (P18)."""
+        return (await self._bound(head))[0]
+
+    async def _bound(self, head: Head) -> tuple[str | None, list[tuple[SandboxProvider, Head]]]:
+        """Return that host, and the thread's earlier runs whose sandboxes are kept, which holds the workspace."""
         shard = self._shard_of(head.run_id)
         stored = await repeat(lambda: shard.record(head.run_id))
         spec = None if stored is None else stored[1]
         provider = None if spec is None else pick(self._providers, spec.provider)
         if spec is None or provider is None or not provider.capabilities.one_host:
-            return None
+            return None, []
         if head.sandbox_key is not None:
-            return provider.host(head.sandbox_key)
+            return provider.host(head.sandbox_key), []
         runs = await repeat(lambda: shard.list_thread(head.owner, head.thread_id))
-        for earlier, its_spec in reversed(runs):
-            if earlier.run_id != head.run_id and earlier.sandbox_key and its_spec.provider == spec.provider:
-                return provider.host(earlier.sandbox_key)
-        return None
+        runs = [(one, its) for one, its in runs if one.run_id != head.run_id and its.provider == spec.provider]
+        kept = [(provider, earlier) for earlier, _ in runs if earlier.sandbox_kept_until is not None]
+        keys = [earlier.sandbox_key for earlier, _ in runs if earlier.sandbox_key]
+        return provider.host(keys[-1]) if keys else None, kept
 
     async def _place(self, head: Head, watched: Watched) -> Place:
         """Choose a node, and make sure that it answers now: Ray notices a lost one only after 15 to 65 s."""
-        home = watched.home = await self.home(head)
-        watched.home_known = True
+        home, kept = await self._bound(head)
+        watched.home, watched.home_known = home, True
+        for provider, earlier in kept:
+            await end_keeping(self._shard_of(earlier.run_id), provider, earlier)
         for _ in range(len(self._fleet.nodes()) + 1):
             counts = load(self._watched())
             cancels = watched.reason in TO_END

@@ -45,6 +45,7 @@ def lines(record: dict[str, Any]) -> Iterator[str]:
         "signal": record.get("signal"),
         "detached since": moment(record.get("detachedSince")),
         "sandbox": record.get("sandboxKey"),
+        "kept until": moment(record.get("sandboxKeptUntil")),
         "chunks": record.get("chunks"),
         "usage": json.dumps(record["usage"]) if record.get("usage") else None,
     }

@@ -62,6 +62,20 @@ def test_a_run_ends_and_leaves_its_files_alone(served: Instance, lasting: Docker
     gone(lasting, served, later)
 
 
+def test_a_kept_container_stays_until_the_threads_next_run(served: Instance, lasting: DockerEngine) -> None:
+    run, later = unique("docker-kept"), unique("docker-next")
+    with Watch(served, run, "echo work > result; echo note > /tmp/note", "thread-kept", keepAlive=True) as watch:
+        watch.until_end(SOON_S)
+    assert served.record(run)["sandboxKeptUntil"] is not None
+    assert len(lasting.containers()) == 1
+    with Watch(served, later, "cat result; cat /tmp/note || echo gone", "thread-kept") as watch:
+        watch.until_end(SOON_S)
+    assert watch.lines == ["work", "gone"]
+    assert served.ended(later, SOON_S)["status"] == "completed"
+    gone(lasting, served, later)
+    assert served.record(run)["sandboxKeptUntil"] is None
+
+
 def test_a_run_outlives_a_kill_of_its_driver(served: Instance, lasting: DockerEngine) -> None:
     run = unique("docker-killed")
     with Watch(served, run, numbered(LINES, 50)) as watch:

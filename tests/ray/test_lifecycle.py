@@ -50,6 +50,23 @@ def test_on_disconnect_cancel_ends_the_run_after_the_grace_and_not_before_the_vi
     assert (record["status"], record["cancelReason"]) == ("aborted", "disconnect")
 
 
+def test_a_kept_sandbox_stays_until_the_threads_next_run_which_has_its_files(instance: Instance) -> None:
+    run, failing, later = unique("kept"), unique("not-kept"), unique("after-kept")
+    thread = f"thread-{run}"
+    instance.begin(run, "echo work > result", thread, keepAlive=True)
+    record = wait_until(lambda: found if (found := instance.record(run))["finishedAt"] else None, "its end") or {}
+    assert (record["status"], record["sandboxKeptUntil"]) == ("completed", record["finishedAt"] + 3_600_000)
+    instance.begin(failing, "exit 3", keepAlive=True)
+    assert instance.ended(failing)["sandboxKeptUntil"] is None
+    wait_until(lambda: instance.left_of(run) == [run], "its sandbox, in which nothing runs any more")
+    with Watch(instance, later, "cat result", thread_id=thread) as watch:
+        watch.until_end()
+    assert watch.lines == ["work"]
+    assert instance.left_of(run) == []
+    assert instance.ended(later)["sandboxKeptUntil"] is None
+    wait_until(lambda: instance.record(run)["sandboxKeptUntil"] is None, "a record that says so")
+
+
 def test_an_enqueued_run_starts_when_the_one_before_it_ends(instance: Instance) -> None:
     first, second = unique("queue-1"), unique("queue-2")
     thread = f"thread-{first}"

@@ -62,6 +62,8 @@ def test_the_golden_head_and_spec_are_read() -> None:
     assert codec.decode_head(store_golden.PRUNED.read_bytes()) == store_golden.A_PRUNED_HEAD
     assert codec.decode_head(store_golden.OWING.read_bytes()) == store_golden.AN_OWING_HEAD
     assert codec.decode_head(store_golden.LISTENED.read_bytes()) == store_golden.A_LISTENED_HEAD
+    assert codec.decode_head(store_golden.KEEPING.read_bytes()) == store_golden.A_KEEPING_HEAD
+    assert codec.decode_spec(store_golden.KEEPING_SPEC.read_bytes()) == store_golden.A_KEEPING_SPEC
 
 
 def test_the_newest_golden_head_is_of_the_format_that_backups_name() -> None:
@@ -94,7 +96,7 @@ def test_a_checkpoint_that_is_not_understood_is_none() -> None:
 
 
 def test_the_golden_head_says_something_of_every_field() -> None:
-    for struct in (store_golden.A_LISTENED_HEAD, store_golden.A_SPEC, store_golden.A_SPEC.limits):
+    for struct in (store_golden.A_KEEPING_HEAD, store_golden.A_KEEPING_SPEC, store_golden.A_KEEPING_SPEC.limits):
         for field in msgspec.structs.fields(struct):
             assert getattr(struct, field.name) != field.default, f"{type(struct).__name__}.{field.name}"
 

@@ -6,9 +6,11 @@ from runtime.core import chunk
 from runtime.core.ops import (
     AlreadyEnded,
     Closed,
+    Done,
     Finished,
     IllegalMove,
     MustAbort,
+    Note,
     SeqConflict,
     Superseded,
     UnknownRun,
@@ -49,6 +51,48 @@ class FinishCases:
         assert head.claims[-1].end is ClaimEnd.FINISHED
         assert shard.log()[1:] == [chunk.run_finished(RUN, THREAD)]
         assert shard.store.read_stderr(RUN) == b"\xff\x00tail"
+
+    def test_a_completed_run_may_keep_its_sandbox_until_its_thread_goes_on(self, shard: ShardDriver) -> None:
+        shard.start()
+        kept = shard.ask(finish(1, 1, keep_s=60), Finished).head
+        assert (kept.destroy_pending, kept.sandbox_kept_until, kept.to_give_back) == (
+            True,
+            shard.now_ms + 60_000,
+            False,
+        )
+        assert shard.refused(finish(1, 1, keep_s=60), Finished).head == kept
+        assert shard.store.list_destroy_pending(0) == [kept]
+        pending = Note(run_id=RUN, epoch=1, destroy_pending=True)
+        over = shard.ask(pending, Done).head
+        assert (over.destroy_pending, over.sandbox_kept_until, over.to_give_back) == (True, None, True)
+        assert not shard.refused(pending, Done).changed
+        shard.do(Note(run_id=RUN, epoch=1, destroy_pending=False))
+        assert shard.store.list_destroy_pending(0) == []
+
+    def test_a_kept_sandbox_that_is_gone_is_not_kept(self, shard: ShardDriver) -> None:
+        shard.start()
+        shard.do(finish(1, 1, keep_s=60))
+        gone = shard.ask(Note(run_id=RUN, epoch=1, destroy_pending=False), Done).head
+        assert (gone.destroy_pending, gone.sandbox_kept_until) == (False, None)
+
+    def test_no_other_ending_keeps_a_sandbox(self, shard: ShardDriver) -> None:
+        for status in (Status.FAILED, Status.INTERRUPTED, Status.ABORTED):
+            run_id = f"run-{status.value}"
+            shard.start(run_id, f"thread-{status.value}")
+            if status is Status.ABORTED:
+                shard.do(cancel(run_id))
+            shard.ask(finish(1, 1, status, run_id, keep_s=60), Finished)
+            assert shard.head(run_id).to_give_back
+        shard.start()
+        shard.ask(finish(1, 1, keep_s=60, destroy_pending=False), Finished)
+        assert shard.head().sandbox_kept_until is None, "there is none"
+
+    def test_no_sandbox_is_kept_while_a_run_waits_for_its_workspace(self, shard: ShardDriver) -> None:
+        shard.start()
+        shard.enqueue("run-2")
+        ended = shard.ask(finish(1, 1, keep_s=60), Finished)
+        assert ended.unqueued is not None
+        assert ended.head.to_give_back
 
     def test_a_repeated_finish_gets_the_first_answer(self, shard: ShardDriver) -> None:
         shard.start()

@@ -164,9 +164,9 @@ class Acts:
         """Let the driver note that its sandbox is there."""
         await self.shard.submit(Note(run_id=RUN, epoch=epoch, sandbox_key=f"{host}:{RUN}", launch=Launch.INTENDED))
 
-    async def finished(self, epoch: int = 1) -> None:
+    async def finished(self, epoch: int = 1, keep_s: int = 0) -> None:
         """Let the driver end the run."""
-        await self.shard.submit(finish(1, epoch=epoch))
+        await self.shard.submit(structs.replace(finish(1, epoch=epoch), keep_s=keep_s))
         self.fleet.made[-1].end.set_result(DriveEnd("finished"))
         await elapse(0.1)
 

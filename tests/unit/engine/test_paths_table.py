@@ -1,7 +1,8 @@
 """What each path of a run writes: the contract's table 9.5, row by row, and where P19 differs, what we do instead.
 
-Of the table: an ended run's sandbox is always given back (P19), where the table keeps it at the end of a run that was
-not cancelled; and a journal is gone with its sandbox, never at the sentinel, when the log might still need it.
+Of the table: an ended run's sandbox is given back (P19), where the table keeps it at the end of a run that was not
+cancelled. Who wants it kept says so (`keepAlive`), and that counts for a completed run alone; each row tells both. And
+a journal is gone with its sandbox, never at the sentinel, when the log might still need it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, cast
 
+from msgspec.structs import replace
 from unit.engine.stage import RUN, Stage, create
 
 from runtime.core import chunk
@@ -28,6 +30,7 @@ WELL = Script(pieces=[(0.5, b"say m on\n")] * 20 + [(0.1, b"result\n")])
 FAILS = Script(pieces=[(0.5, b"say m on\n")] * 4, code=3)
 NEVER_ENDS = Script(pieces=[(0.5, b"say m on\n")] * 10_000)
 GONE_AT = 1_000
+KEEP_S = 3600
 
 
 class Written(NamedTuple):
@@ -55,17 +58,27 @@ Path = Callable[[Stage, Shard, "asyncio.Task[DriveEnd]"], Awaitable[None]]
 
 
 def of(script: Script, path: Path) -> Written:
-    """Return what is written when a run of `script`, begun 5 s ago, has gone along `path`."""
+    """Return what is written when a run of `script`, begun 5 s ago, has gone along `path`; kept or not is the same."""
+    found = asked(script, path, keep_s=0)
+    assert asked(script, path, keep_s=KEEP_S) == found
+    return found
+
+
+def asked(script: Script, path: Path, keep_s: int) -> Written:
+    """Return what is written if the run asks for its sandbox to be kept for `keep_s`."""
 
     async def acts() -> Written:
         stage = Stage(script)
         shard = await stage.open()
-        await shard.submit(create(limits=Limits(detached_ttl_s=1, max_line_bytes=2048)))
+        op = create(limits=Limits(detached_ttl_s=1, max_line_bytes=2048))
+        await shard.submit(replace(op, spec=replace(op.spec, keep_alive_s=keep_s)))
         await shard.submit(Attach(run_id=RUN))
         driving = asyncio.create_task(stage.drive(shard))
         await elapse(5.0 if script is not FAILS else 0.5)
         await path(stage, shard, driving)
         seen = written(stage)
+        kept, ended = seen.sandbox and seen.status.terminal, stage.head().finished_at or 0
+        assert stage.head().sandbox_kept_until == (ended + keep_s * 1000 if kept else None)
         driving.cancel()
         await asyncio.gather(driving, return_exceptions=True)
         return seen
@@ -91,8 +104,10 @@ async def lost(driving: asyncio.Task[DriveEnd]) -> None:
 
 
 def test_normal_finish() -> None:
-    """The table keeps the sandbox; P19 gives it back."""
-    assert of(WELL, to_its_end) == Written(Status.COMPLETED, None, KEY, "RUN_FINISHED", sandbox=False, journal=False)
+    """The table keeps the sandbox unless `destroyOnComplete`; P19 gives it back unless that is false."""
+    gone = Written(Status.COMPLETED, None, KEY, "RUN_FINISHED", sandbox=False, journal=False)
+    assert asked(WELL, to_its_end, keep_s=0) == gone
+    assert asked(WELL, to_its_end, keep_s=KEEP_S) == gone._replace(sandbox=True, journal=True)
 
 
 def test_provider_error() -> None:
@@ -146,7 +161,9 @@ def test_takeover_ok() -> None:
         await shard.submit(Attach(run_id=RUN))
         assert (await stage.drive(shard, 1, "successor")).status is Status.COMPLETED
 
-    assert of(WELL, taken_over) == Written(Status.COMPLETED, None, KEY, "RUN_FINISHED", sandbox=False, journal=False)
+    gone = Written(Status.COMPLETED, None, KEY, "RUN_FINISHED", sandbox=False, journal=False)
+    assert asked(WELL, taken_over, keep_s=0) == gone
+    assert asked(WELL, taken_over, keep_s=KEEP_S) == gone._replace(sandbox=True, journal=True)
 
 
 def test_reaper_finalize() -> None:
@@ -158,8 +175,9 @@ def test_reaper_finalize() -> None:
         await elapse(30.0)
         await stage.drive(shard, 1, "successor")
 
-    found = of(WELL, ended_unseen)
-    assert found == Written(Status.COMPLETED, GONE_AT, KEY, "RUN_FINISHED", sandbox=False, journal=False)
+    gone = Written(Status.COMPLETED, GONE_AT, KEY, "RUN_FINISHED", sandbox=False, journal=False)
+    assert asked(WELL, ended_unseen, keep_s=0) == gone
+    assert asked(WELL, ended_unseen, keep_s=KEEP_S) == gone._replace(sandbox=True, journal=True)
 
 
 def test_reaper_expire() -> None:

@@ -227,6 +227,21 @@ def test_a_run_that_ended_while_somebody_watched_is_nothing_to_tell() -> None:
     play(1, acts())
 
 
+def test_a_sandbox_that_is_kept_keeps_nothing_from_being_told() -> None:
+    async def acts() -> None:
+        yard = await Yard.open()
+        await elapse(10.0)
+        await yard.end(keep_s=3600)
+        assert told(await yard.reaper.sweep()) == [(RUN, "finalized", "completed")]
+        assert yard.acts.stage.head().reaped is Reaped.FINALIZED
+        await elapse(61.0)
+        assert told(await yard.reaper.sweep()) == []
+        assert yard.acts.stage.head().sandbox_kept_until is not None
+        await yard.close()
+
+    play(1, acts())
+
+
 def test_a_sandbox_that_is_not_given_back_is_told_as_that() -> None:
     async def acts() -> None:
         yard = await Yard.open()

@@ -9,14 +9,15 @@ import pytest
 from waiting import until
 
 from runtime.core.ops import Note, Op
-from runtime.core.record import Head, RunSpec, Status
+from runtime.core.record import Head, Launch, RunSpec, Status
 from runtime.engine import returning
 from runtime.engine.clock import SystemClock
-from runtime.engine.returning import Kept, Orphans, give_back
+from runtime.engine.returning import Kept, Orphans, end_keeping, give_back
 from runtime.errors import LaunchFailed, SandboxUnreachable, StoreUnavailable
 from runtime.ports import Capabilities, SandboxProvider, ShardPort
 from runtime.settings import Settings
 from runtime.stores.memory import MemoryStore
+from runtime.testing.sample_ops import finish
 from runtime.testing.store_cases.shard_driver import ShardDriver
 
 
@@ -33,7 +34,10 @@ class Direct:
         return self.driver.store.read_run(run_id)
 
     async def submit(self, op: Op) -> Any:
-        return self.driver.do(op)
+        return self.driver.do(op)[0]
+
+    async def find_active(self, owner: str, thread_id: str) -> Head | None:
+        return self.driver.store.find_active(owner, thread_id)
 
 
 class Provider:
@@ -104,6 +108,63 @@ async def test_a_provider_that_is_not_here_destroys_nothing() -> None:
     driver, _, shards, _ = ended_run()
     assert await give_back(shards, {}, SystemClock()) == 0
     assert driver.head().destroy_pending
+
+
+class Wall(SystemClock):
+    def __init__(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+
+def keeping_run() -> tuple[ShardDriver, Provider, list[ShardPort], dict[str, SandboxProvider]]:
+    driver, provider = ShardDriver(MemoryStore()), Provider()
+    driver.start()
+    driver.do(Note(run_id="run-1", epoch=1, sandbox_key="here/run-1", launch=Launch.INTENDED))
+    driver.do(finish(1, 1, keep_s=60))
+    return driver, provider, [cast("ShardPort", Direct(driver))], {"local": cast("SandboxProvider", provider)}
+
+
+async def test_a_kept_sandbox_is_given_back_when_its_time_is_over_and_not_before() -> None:
+    driver, provider, shards, providers = keeping_run()
+    until_ms = driver.head().sandbox_kept_until
+    assert until_ms is not None
+    assert await give_back(shards, providers, Wall(until_ms - 1)) == 0
+    assert provider.destroyed == []
+    assert await give_back(shards, providers, Wall(until_ms)) == 1
+    assert provider.destroyed == ["here/run-1"]
+    assert (driver.head().destroy_pending, driver.head().sandbox_kept_until) == (False, None)
+
+
+async def test_a_kept_sandbox_is_no_orphan() -> None:
+    driver, provider, _, _ = keeping_run()
+    provider.there = ["here/run-1"]
+    orphans = orphans_of(driver, provider)
+    assert (await orphans.end(), orphans.kept, provider.destroyed) == (0, {}, [])
+
+
+async def test_a_turn_ends_a_keeping_whose_thread_goes_on() -> None:
+    driver, provider, shards, providers = keeping_run()
+    driver.start("run-2", "another thread")
+    assert await give_back(shards, providers, Wall(driver.now_ms)) == 0
+    driver.start("run-3")
+    assert await give_back(shards, providers, Wall(driver.now_ms)) == 1
+    assert provider.destroyed == ["here/run-1"]
+
+
+async def test_who_ends_a_keeping_destroys_at_once_and_what_fails_stays_pending() -> None:
+    driver, provider, shards, providers = keeping_run()
+    kept = driver.head()
+    provider.unreachable = True
+    await end_keeping(shards[0], providers["local"], kept)
+    assert driver.head().to_give_back
+    provider.unreachable = False
+    assert await give_back(shards, providers, Wall(driver.now_ms)) == 1
+    await end_keeping(shards[0], providers["local"], kept)
+    assert not driver.head().destroy_pending, (
+        "who comes late destroys what is gone once more, and leaves nothing pending"
+    )
 
 
 class Silent:

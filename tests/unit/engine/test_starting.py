@@ -8,7 +8,7 @@ from unit.engine.fleet_by_hand import Acts, Handle
 from unit.engine.stage import RUN, create
 from unit.engine.test_placing import node
 
-from runtime.core.ops import RequestCancel
+from runtime.core.ops import Note, RequestCancel
 from runtime.core.record import CancelReason, ClaimReason, Status
 from runtime.engine.placing import Place
 from runtime.engine.starting import STARTS_AT_ONCE
@@ -37,6 +37,61 @@ def test_a_node_that_ray_believes_in_and_that_does_not_answer_gets_no_driver() -
         assert acts.fleet.made[0].node_id == "b"
 
     play(1, acts())
+
+
+def test_a_kept_sandbox_is_gone_before_the_threads_next_run_has_a_driver() -> None:
+    """P18: it holds the workspace."""
+
+    async def acts() -> None:
+        acts = await Acts.open(bound=True)
+        key = await kept(acts)
+        acts.fleet.asleep = asyncio.Event()
+        await acts.another_run("run-2")
+        await elapse(1.0)
+        assert key not in acts.stage.world.boxes
+        assert (acts.stage.head().destroy_pending, acts.stage.head().sandbox_kept_until) == (False, None)
+        acts.fleet.asleep.set()
+        await elapse(0.5)
+        assert [handle.run_id for handle in acts.fleet.made] == [RUN, "run-2"]
+
+    play(1, acts())
+
+
+def test_a_run_of_another_thread_ends_no_keeping() -> None:
+    async def acts() -> None:
+        acts = await Acts.open(bound=True)
+        key = await kept(acts)
+        await acts.shard.submit(create("run-2", "thread-2"))
+        await acts.supervisor.start("run-2")
+        await elapse(1.0)
+        assert key in acts.stage.world.boxes
+        assert acts.stage.head().sandbox_kept_until is not None
+
+    play(1, acts())
+
+
+def test_a_kept_sandbox_that_cannot_be_destroyed_now_is_pending_and_holds_up_no_start() -> None:
+    async def acts() -> None:
+        acts = await Acts.open(bound=True)
+        await kept(acts)
+        acts.stage.world.weather.unreachable = True
+        await acts.another_run("run-2")
+        await elapse(15.0)
+        assert acts.stage.head().to_give_back
+        assert acts.fleet.made[-1].run_id == "run-2"
+
+    play(1, acts())
+
+
+async def kept(acts: Acts) -> str:
+    """Let a run complete that keeps its sandbox; return its key."""
+    key = f"sim/{RUN}"
+    await acts.begun()
+    await acts.stage.world.create(key, "driver")
+    await acts.shard.submit(Note(run_id=RUN, epoch=1, sandbox_key=key))
+    await acts.finished(keep_s=3600)
+    assert acts.stage.head().sandbox_kept_until is not None
+    return key
 
 
 def test_a_node_that_falls_silent_under_a_start_is_not_waited_for() -> None:

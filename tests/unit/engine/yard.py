@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+from msgspec.structs import replace
 from unit.engine.fleet_by_hand import Acts
 from unit.engine.stage import RUN, create, finish
 
@@ -60,11 +61,12 @@ class Yard:
             await self.acts.shard.set_viewers("replica", self.number, {})
             await elapse(1.0)
 
-    async def end(self, status: Status = Status.COMPLETED, *, given_back: bool = True) -> None:
+    async def end(self, status: Status = Status.COMPLETED, *, given_back: bool = True, keep_s: int = 0) -> None:
         """Let the driver end the run."""
         head = self.acts.stage.head()
-        await self.acts.shard.submit(finish(head.next_seq, epoch=head.driver_epoch, status=status))
-        if given_back:
+        op = finish(head.next_seq, epoch=head.driver_epoch, status=status)
+        await self.acts.shard.submit(replace(op, keep_s=keep_s))
+        if given_back and not keep_s:
             await self.acts.shard.submit(Note(run_id=RUN, epoch=head.driver_epoch, destroy_pending=False))
         if not self.acts.fleet.made[-1].end.done():
             self.acts.fleet.made[-1].end.set_result(DriveEnd("finished"))
