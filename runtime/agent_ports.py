@@ -161,6 +161,22 @@ class WatchesFiles(Protocol):
         One call at a time; what a cancelled one has found may be lost."""
 
 
+class WholeDiff(Struct, frozen=True, kw_only=True):
+    """What a run made of its workspace, as `git diff` writes it. `truncated`: parts of some files are left out."""
+
+    diff: str
+    truncated: bool
+
+
+@runtime_checkable
+class TellsDiff(Protocol):
+    """A Sandbox that says, at the end of a run, what that made of its workspace, if that is asked for."""
+
+    async def whole_diff(self, max_bytes: int, within_s: float) -> WholeDiff | None:
+        """Return the diff against the launch: whole parts, each one file's, of at most `max_bytes` together, and what
+        was found within `within_s`. None if that cannot be said."""
+
+
 @runtime_checkable
 class Results(Protocol):
     """What runs have made of their workspaces, while they run and after. A provider of a user's own may be one too."""

@@ -28,10 +28,12 @@ from runtime.agent_ports import (
     Sandbox,
     SandboxProvider,
     SessionFile,
+    TellsDiff,
     TellsMaking,
     ToolServer,
     Translator,
     WatchesFiles,
+    WholeDiff,
 )
 from runtime.core.batch import Batch
 from runtime.core.checkpoint import Checkpoint
@@ -365,8 +367,10 @@ __all__ = [
     "ShardPort",
     "Store",
     "SupervisorPort",
+    "TellsDiff",
     "TellsMaking",
     "ToolServer",
     "Translator",
     "WatchesFiles",
+    "WholeDiff",
 ]

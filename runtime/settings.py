@@ -187,7 +187,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(
             pattern="^(off|files|diff)$",
-            description="What logs tell of files that agents change: `off`, `files`, or `diff` too; a run may say.",
+            description="What logs tell of files that agents change: `off`, `files`, or `diff` too, the whole one "
+            "at the end included; a run may say.",
         ),
     ] = "off"
     harnesses: Annotated[str, Meta(description="More harnesses: `name=module:attribute,...`.")] = ""

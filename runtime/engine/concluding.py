@@ -41,7 +41,8 @@ class DriveEnd:
 
 
 class Conclusion:
-    """One epoch's endings. `sandbox` and `preparer` are what the drive has come to by then."""
+    """One epoch's endings. `sandbox` and `preparer` are what the drive has come to by then; `last` is a chunk that a
+    finish has right before its terminal."""
 
     def __init__(
         self,
@@ -57,6 +58,7 @@ class Conclusion:
         self.begun = False  # a cancel or the finish is under way: the cancel's receipt (P21)
         self.sandbox: Sandbox | None = None
         self.preparer: Preparer | None = None
+        self.last: bytes | None = None
         self._tools = tools
         self._claimed = claimed
         self._authority = authority
@@ -84,7 +86,9 @@ class Conclusion:
         stderr = await self.stderr()
         pending = self._head.sandbox_key is not None
         keep_s = self._keep_s if ending.status is Status.COMPLETED else 0
-        outcome = await self._submit_finish(ending, exit=exit, stderr=stderr, destroy_pending=pending, keep_s=keep_s)
+        outcome = await self._submit_finish(
+            ending, exit=exit, stderr=stderr, destroy_pending=pending, last=self.last, keep_s=keep_s
+        )
         if isinstance(outcome, MustAbort):
             return await self.abort()
         if isinstance(outcome, Finished) and pending and outcome.head.sandbox_kept_until is None:
@@ -144,7 +148,14 @@ class Conclusion:
         return self._head.cancel_reason
 
     async def _submit_finish(
-        self, ending: Ending, *, exit: AgentExit | None = None, stderr: bytes, destroy_pending: bool, keep_s: int = 0
+        self,
+        ending: Ending,
+        *,
+        exit: AgentExit | None = None,
+        stderr: bytes,
+        destroy_pending: bool,
+        last: bytes | None = None,
+        keep_s: int = 0,
     ) -> Outcome:
         """Store what was translated, as far as it still can be; then the finish, at the place after it."""
         await self.quietly(self._appender.seal())
@@ -157,6 +168,7 @@ class Conclusion:
             exit=exit,
             stderr=stderr,
             destroy_pending=destroy_pending,
+            last=last,
         )
         finish = replace(finish, keep_s=keep_s)
         # The shard reads the whole log for the transcript, which may take it longer than a hang (P13).

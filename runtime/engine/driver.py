@@ -241,7 +241,9 @@ class _Drive:
             max_log_bytes=self.spec.limits.max_log_bytes,
             diffs=asked == "diff",
         )
-        return await events.beside(following)
+        followed = await events.beside(following)
+        self.conclusion.last = await events.whole()
+        return followed
 
     async def _prepared(self, preparer: Preparer) -> Sandbox | None:
         """Return the sandbox with its agent launched; None if the run's limit came first. Where an agent may have

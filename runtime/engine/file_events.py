@@ -2,6 +2,7 @@
 
     CUSTOM sandbox.file         {type: create | change | delete, path, timestamp}
     CUSTOM sandbox.file.diff    {path, diff}: against what the file was when the agent was launched
+    CUSTOM file.changed         {path: ".", diff, truncated?}: the whole diff, once; the finish takes it along
 
 Nothing of it stops, holds up or fails a run: one live chunk is under way at a time, so the journal's have every other
 turn; what cannot be looked at is not told. None comes before RUN_STARTED is stored (P26). A successor tells again what
@@ -20,7 +21,7 @@ from typing import Any, TypeVar
 
 from runtime.core import chunk
 from runtime.errors import OutlastError
-from runtime.ports import Clock, FileChange, WatchesFiles
+from runtime.ports import Clock, FileChange, TellsDiff, WatchesFiles
 
 log = logging.getLogger("outlast.driver")
 
@@ -29,6 +30,9 @@ T = TypeVar("T")
 LOOK_S = 1.0
 SHARE = 10  # a look that takes long is followed by a pause this many times as long
 LAST_S = 3.0  # for what is told after the agent's exit
+WHOLE_S = 3.0  # for the whole diff; what is not found in LOOKED_S of it is left out
+LOOKED_S = 2.0
+WHOLE_BYTES = 256 << 10
 MAX_EVENTS = 20_000  # of one driver
 KEY_CHARS = 200  # of a longer one the digest: a driver holds them all
 OWN_SHARE = 16  # one part in so many of what a log may hold is one driver's to tell of files
@@ -76,6 +80,28 @@ class FileEvents:
         finally:
             telling.cancel()
             await asyncio.gather(telling, return_exceptions=True)
+
+    async def whole(self) -> bytes | None:
+        """Return the chunk of the whole diff, to be stored with the finish and thus once, whoever drives. None if no
+        diffs are told, if there is no difference, or if it cannot be had soon."""
+        sandbox = self._sandbox
+        if not self._diffs or not isinstance(sandbox, TellsDiff):
+            return None
+        max_bytes = min(WHOLE_BYTES, self._max_log_bytes // OWN_SHARE)
+        told = None
+        with self._at_no_cost():
+            try:
+                async with asyncio.timeout(WHOLE_S):
+                    found = await sandbox.whole_diff(max_bytes, LOOKED_S)
+            except TimeoutError:
+                log.info("run %s: its whole diff could not be had in %g s, and is not told", self._run_id, WHOLE_S)
+                return None
+            if found is None or not (found.diff or found.truncated):
+                return None
+            told = _changed(found.diff, truncated=found.truncated)
+            if len(told) > 2 * max_bytes:
+                told = _changed("", truncated=True)
+        return told
 
     async def _run(self) -> None:
         with self._at_no_cost():
@@ -151,3 +177,7 @@ class FileEvents:
         if not self._enough:
             self._enough = True
             log.warning("run %s: no more changes of its files are told: %s", self._run_id, why)
+
+
+def _changed(diff: str, *, truncated: bool) -> bytes:
+    return chunk.custom("file.changed", {"path": ".", "diff": diff} | ({"truncated": True} if truncated else {}))

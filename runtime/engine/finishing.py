@@ -2,7 +2,8 @@
 
 The engine makes what the log needs to be well-formed; the translator's `Ending` says what the run was:
 
-    chunks of the exit, closers of whatever the *log* has open, RUN_STARTED if there never was one, the terminal
+    chunks of the exit, closers of whatever the *log* has open, RUN_STARTED if there never was one, what the engine
+    tells of the whole run, the terminal
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def aborted(reason: CancelReason | None, code: str | None = None) -> Ending:
     return Ending(status=Status.ABORTED, error=error)
 
 
-def build_finish(
+def build_finish(  # noqa: PLR0913 - all that an end holds
     head: Head,
     epoch: int,
     seq: int,
@@ -63,15 +64,21 @@ def build_finish(
     exit: AgentExit | None = None,
     stderr: bytes = b"",
     destroy_pending: bool = True,
+    last: bytes | None = None,
 ) -> Finish:
-    """Return the finish of `ending` under `epoch`, for a log of `seq` chunks that has `open_items` open."""
+    """Return the finish of `ending` under `epoch`, for a log of `seq` chunks that has `open_items` open. `last` is a
+    chunk to tell right before the terminal, unless the run never started (P26)."""
     chunks = list(ending.chunks)
     open_items = deepcopy(open_items)  # a refused finish changes no log
     open_items.feed(chunks)
     chunks += open_items.closers()
     terminal = ending.terminal or _terminal(head, ending)
-    if chunk.chunk_type(terminal) == chunk.RUN_FINISHED and not open_items.run_open:
+    run_open = open_items.run_open
+    if chunk.chunk_type(terminal) == chunk.RUN_FINISHED and not run_open:
         chunks.append(chunk.run_started(shown_run_id(head.run_id), head.thread_id))
+        run_open = True
+    if last is not None and run_open:
+        chunks.append(last)
     chunks.append(terminal)
     if head.closed:  # an interrupted run's log has its terminal already; only its status can still move (P23)
         chunks = []

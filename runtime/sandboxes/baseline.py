@@ -296,6 +296,18 @@ def untouched(old: Entry, new: Entry) -> bool:
     return (old.mode, old.size, old.seen[1:], old.target) == (new.mode, new.size, new.seen[1:], new.target)
 
 
+def same(old: Entry, new: Entry) -> bool:
+    """Return whether a file or link is as it was, even if it was written meanwhile."""
+    if untouched(old, new):
+        return True
+    if old.size != new.size or old.mode != new.mode or old.target != new.target:
+        return False
+    if not new.plain:
+        return True
+    content = old.read()
+    return content is not None and content == new.read()
+
+
 def merged(old: Iterator[Entry], new: Iterator[Entry]) -> Iterator[tuple[Entry | None, Entry | None]]:
     """Yield what two sorted walks hold, the entries of one path together."""
     left, right = next(old, None), next(new, None)

@@ -25,7 +25,7 @@ import msgspec
 
 from runtime.core.launch import AgentExit
 from runtime.errors import AgentError, JournalUnavailable, LaunchFailed, SandboxUnreachable
-from runtime.ports import FileChange, LaunchSpec
+from runtime.ports import FileChange, LaunchSpec, WholeDiff
 from runtime.sandboxes.attendant import HOME, SPOOL
 from runtime.sandboxes.container_engine import Engine, Refusal
 from runtime.sandboxes.container_filling import SEND_S, Prepared, is_made, prepared, send
@@ -174,8 +174,17 @@ class DockerSandbox:
     async def file_changes(self, *, diffs: bool, settled: bool) -> list[FileChange]:
         """Return what changed since the last call, told by a program of its own (`file_teller.py`). Nothing while that
         cannot be reached; the next one begins with the launch again."""
-        run = self.key.rpartition("/")[2]
-        job = {"workspace": WORKSPACE, "run": run, "diffs": diffs, "settled": settled}
+        told = await self._told(diffs=diffs, settled=settled)
+        return [FileChange(**facts) for facts in told or ()]
+
+    async def whole_diff(self, max_bytes: int, within_s: float) -> WholeDiff | None:
+        """Return how the workspace differs from what it was at the launch, told by the same program."""
+        told = await self._told(diffs=True, settled=True, whole=[max_bytes, within_s])
+        return WholeDiff(**told) if isinstance(told, dict) else None  # an older program in an older container: a list
+
+    async def _told(self, **asked: Any) -> Any:
+        """Return what the teller of files answers; None if it cannot be reached."""
+        job = {"workspace": WORKSPACE, "run": self.key.rpartition("/")[2], **asked}
         line = self._telling.pop() if self._telling else await self._attach(ROOT, "file_teller")
         try:
             async with asyncio.timeout(ANSWER_S):
@@ -183,12 +192,12 @@ class DockerSandbox:
                 data = (await line.answer())[1]
         except (LineLost, TimeoutError):
             line.close()
-            return []
+            return None
         except BaseException:
             line.close()
             raise
         self._telling.append(line)
-        return [FileChange(**facts) for facts in json.loads(data)]
+        return json.loads(data)
 
     async def begin_with(self, source: Prepared) -> None:
         """Fill the workspace with its source, unless it is there: whole or not at all (`workspace_filler.py`).

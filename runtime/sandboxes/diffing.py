@@ -14,6 +14,8 @@ from difflib import Match, SequenceMatcher
 from itertools import accumulate
 from typing import NamedTuple
 
+from runtime.sandboxes.baseline import Entry
+
 MAX_WORK = 2_000_000  # pairs of equal lines that are looked at, of what is not the beginning or end of both
 CONTEXT = 3
 _QUOTED = {0x22: b'\\"', 0x5C: b"\\\\", 0x09: b"\\t", 0x0A: b"\\n", 0x0D: b"\\r"}
@@ -53,6 +55,19 @@ class Version(NamedTuple):
         if stat.S_ISLNK(self.mode):
             return b"120000"
         return b"100755" if self.mode & stat.S_IXUSR else b"100644"
+
+
+def version(entry: Entry) -> Version:
+    """Return a file or link as a diff shows it."""
+    return Version(entry.mode, entry.read() if entry.target is None else os.fsencode(entry.target))
+
+
+def entry_diff(old: Entry | None, new: Entry | None) -> Iterator[bytes]:
+    """Yield the lines of what became of the file or link of one path."""
+    entry = new or old
+    if entry is not None:
+        before, after = (None if one is None else version(one) for one in (old, new))
+        yield from file_diff(os.fsencode(entry.path), before, after)
 
 
 def file_diff(path: bytes, old: Version | None, new: Version | None) -> Iterator[bytes]:

@@ -15,10 +15,11 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from runtime.sandboxes.attendant import BASELINES
 from runtime.sandboxes.baseline import TooMuch
-from runtime.sandboxes.file_watch import FileWatch
+from runtime.sandboxes.file_watch import Facts, FileWatch
 from runtime.sandboxes.isolated import AGENT_GID, AGENT_UID, OUTSIDER
 
 SILENCE_S = 300
@@ -36,6 +37,14 @@ def as_agent() -> Iterator[None]:
         os.setresgid(0, 0, 0)
 
 
+def _answer(watch: FileWatch, asked: dict[str, Any]) -> list[Facts] | Facts | None:
+    whole = asked.get("whole")  # of how many bytes, and in how many seconds
+    try:
+        return watch.look(settled=asked["settled"]) if whole is None else watch.whole(*whole)
+    except (OSError, TooMuch):
+        return [] if whole is None else None
+
+
 def main() -> None:
     """Answer until the connection ends."""
     watch: FileWatch | None = None
@@ -50,10 +59,7 @@ def main() -> None:
         asked = json.loads(line)
         if watch is None:
             watch = FileWatch(asked["workspace"], f"{BASELINES}/{asked['run']}", diffs=asked["diffs"], eyes=as_agent)
-        try:
-            data = json.dumps(watch.look(settled=asked["settled"])).encode()
-        except (OSError, TooMuch):
-            data = b"[]"
+        data = json.dumps(_answer(watch, asked)).encode()
         sys.stdout.buffer.write(json.dumps({"bytes": len(data)}).encode() + b"\n" + data)
         sys.stdout.buffer.flush()
 

@@ -12,11 +12,11 @@ import os
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
-from runtime.sandboxes.baseline import FOLDER, Baseline, Entry, TooMuch, walk
-from runtime.sandboxes.diffing import Version, file_diff, shown
+from runtime.sandboxes.baseline import FOLDER, Baseline, Entry, TooMuch, merged, same, walk
+from runtime.sandboxes.diffing import Version, entry_diff, file_diff, shown
 
 MAX_FILES = 20_000  # of a larger workspace nothing is told: a driver looks at all of it again and again
 NAMES_BYTES = 8 << 20  # nor of one whose paths are longer than this together: they are held
@@ -62,12 +62,28 @@ class FileWatch:
             finally:
                 os.close(root)
 
-    def _begin(self) -> dict[str, Seen]:
-        """Return what there was at the launch. Raises TooMuch where that is not known."""
+    def whole(self, max_bytes: int, within_s: float) -> Facts:
+        """Return how all differs from what it was at the launch: the facts of `runtime.ports.WholeDiff`. Nothing of a
+        look is used or changed, so one may be under way. Raises OSError, TooMuch."""
+        deadline = time.monotonic() + within_s
+        launch = self._opened()
+        with closing(launch), self._eyes():
+            root = os.open(self._workspace, FOLDER)
+            try:
+                parts, whole = _parts(merged(_told(launch.entries()), _told(walk(root))), max_bytes, deadline)
+            finally:
+                os.close(root)
+        return {"diff": b"".join(parts).decode("utf-8", "replace"), "truncated": not whole}
+
+    def _opened(self) -> Baseline:
         try:
-            baseline = Baseline(self._baseline)
+            return Baseline(self._baseline)
         except (OSError, ValueError, zlib.error) as error:
             raise TooMuch("nobody knows how it began") from error
+
+    def _begin(self) -> dict[str, Seen]:
+        """Return what there was at the launch. Raises TooMuch where that is not known."""
+        baseline = self._opened()
         try:
             known = {}
             for entry in _told(baseline.entries()):
@@ -127,6 +143,37 @@ class FileWatch:
             return None
         lines = b"".join(file_diff(os.fsencode(entry.path), old, Version(entry.mode, text)))
         return lines.decode("utf-8", "replace") if len(lines) <= DIFF_BYTES else None
+
+
+def _parts(
+    pairs: Iterator[tuple[Entry | None, Entry | None]], max_bytes: int, deadline: float
+) -> tuple[list[bytes], bool]:
+    """Return the parts of a diff that fit, each one file's, and whether those are all."""
+    parts: list[bytes] = []
+    whole = True
+    for old, new in pairs:
+        if time.monotonic() > deadline:
+            return parts, False
+        if old is not None and new is not None and same(old, new):
+            continue
+        part = _at_most(entry_diff(old, new), max_bytes)
+        if part is None:
+            whole = False
+            continue
+        parts.append(part)
+        max_bytes -= len(part)
+    return parts, whole
+
+
+def _at_most(lines: Iterator[bytes], max_bytes: int) -> bytes | None:
+    """Return the lines together; None if they are longer."""
+    taken, size = [], 0
+    for line in lines:
+        size += len(line)
+        if size > max_bytes:
+            return None
+        taken.append(line)
+    return b"".join(taken)
 
 
 def _told(entries: Iterator[Entry]) -> Iterator[Entry]:

@@ -34,14 +34,13 @@ from runtime.core.names import folder_name
 from runtime.core.record import Struct
 from runtime.core.workspace import WorkspaceSource
 from runtime.errors import JournalUnavailable, LaunchFailed, SandboxLost, SandboxUnreachable, WorkspaceHeld
-from runtime.ports import Capabilities, FileChange, LaunchSpec
+from runtime.ports import Capabilities, FileChange, LaunchSpec, WholeDiff
 from runtime.sandboxes import baseline, spool, tool_server
-from runtime.sandboxes.baseline import TooMuch
 from runtime.sandboxes.command import run_command
-from runtime.sandboxes.file_watch import FileWatch
 from runtime.sandboxes.filling import make_workspace
 from runtime.sandboxes.follow import JournalFollower, Watch
 from runtime.sandboxes.launcher import start_recorder
+from runtime.sandboxes.local_files import LocalFiles
 from runtime.sandboxes.recorder import MARKER
 from runtime.sandboxes.recording import JOURNAL, Recording
 from runtime.sandboxes.strays import end_sandbox
@@ -75,7 +74,8 @@ class LocalSandbox:
         self._home = home
         self._baselines = meta.baselines
         self._opened: Recording | None = None
-        self._watch: FileWatch | None = None
+        taken = None if meta.baselines is None else f"{meta.baselines}/{meta.key.rpartition('/')[2]}"
+        self._files = LocalFiles(meta.workspace, taken)
 
     async def launched(self) -> bool:
         """Return whether the launch file exists. Raises SandboxLost."""
@@ -175,16 +175,11 @@ class LocalSandbox:
 
     async def file_changes(self, *, diffs: bool, settled: bool) -> list[FileChange]:
         """Return what changed since the last call; nothing where there is too much to look at (`file_watch.py`)."""
-        if self._baselines is None:
-            return []
-        if self._watch is None:
-            baseline_path = f"{self._baselines}/{self.key.rpartition('/')[2]}"
-            self._watch = FileWatch(self.workspace, baseline_path, diffs=diffs)
-        try:
-            looked = await asyncio.to_thread(self._watch.look, settled=settled)
-            return [FileChange(**facts) for facts in looked]
-        except (OSError, TooMuch):
-            return []
+        return await self._files.changes(diffs=diffs, settled=settled)
+
+    async def whole_diff(self, max_bytes: int, within_s: float) -> WholeDiff | None:
+        """Return how the workspace differs from what it was at the launch; None if that cannot be said."""
+        return await self._files.whole_diff(max_bytes, within_s)
 
     def _launched(self) -> Recording:
         recording = self._recording()

@@ -18,8 +18,8 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from runtime.sandboxes.baseline import FOLDER, Baseline, Entry, Gone, TooMuch, merged, open_file, taken, untouched, walk
-from runtime.sandboxes.diffing import Version, file_diff, shown
+from runtime.sandboxes.baseline import FOLDER, Baseline, Entry, Gone, TooMuch, merged, open_file, same, taken, walk
+from runtime.sandboxes.diffing import entry_diff, shown, version
 
 PIECE = 256 << 10
 HELD_S = 5.0  # after so long less is a piece too: whoever waits for one gives up at some time
@@ -90,7 +90,7 @@ class _Sides:
             old = _entries(self._before, held)
             new = walk(self._root) if self._after is None else _entries(self._after, held)
             for one, other in merged(_told(old), _told(new)):
-                if one is None or other is None or not _same(one, other):
+                if one is None or other is None or not same(one, other):
                     yield Change(one, other)
 
 
@@ -103,17 +103,6 @@ def _entries(path: Path, held: ExitStack) -> Iterator[Entry]:
 
 def _told(entries: Iterator[Entry]) -> Iterator[Entry]:
     return (entry for entry in entries if entry.told)
-
-
-def _same(old: Entry, new: Entry) -> bool:
-    if untouched(old, new):
-        return True
-    if old.size != new.size or old.mode != new.mode or old.target != new.target:
-        return False
-    if not new.plain:
-        return True
-    content = old.read()
-    return content is not None and content == new.read()
 
 
 @contextmanager
@@ -153,16 +142,11 @@ def _diff(sides: _Sides, max_bytes: int) -> Iterator[bytes]:
     size = 0
     for change in sides.changes():
         size += len(os.fsencode(change.path))
-        size += sum(entry.size for entry in change if entry is not None and _version(entry).text is not None)
+        size += sum(entry.size for entry in change if entry is not None and version(entry).text is not None)
         if size > max_bytes:
             raise TooMuch(f"the text that was changed is over {max_bytes} bytes (OUTLAST_WORKSPACE_MAX_BYTES)")
     for change in sides.changes():
-        old, new = (None if entry is None else _version(entry) for entry in change)
-        yield from file_diff(os.fsencode(change.path), old, new)
-
-
-def _version(entry: Entry) -> Version:
-    return Version(entry.mode, entry.read() if entry.target is None else os.fsencode(entry.target))
+        yield from entry_diff(*change)
 
 
 def _json(value: object) -> bytes:

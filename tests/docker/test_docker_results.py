@@ -115,6 +115,9 @@ async def test_what_an_agent_does_to_files_is_told_and_to_a_successor_by_the_sam
         ("create", "go"),
         ("delete", "own/file-1"),
     }
+    whole = await sandbox.whole_diff(1 << 20, 60.0)
+    assert whole is not None
+    assert (whole.diff.count("\nnew file mode "), whole.truncated) == (200, False)
     successor = await provider.resume(sandbox.key)
     assert successor is not None
     again = await successor.file_changes(diffs=True, settled=True)

@@ -46,8 +46,8 @@ LOADED = {
         "endings json_line options prompt shell"
     ),
     "runtime.sandboxes": (
-        "baseline cloning command diffing file_watch filling follow launcher local recorder recording spool strays "
-        "tool_server"
+        "baseline cloning command diffing file_watch filling follow launcher local local_files recorder recording "
+        "spool strays tool_server"
     ),
 }
 ENGINE_AND_CORE = 56  # modules at most; 54 when this was last raised, for transcripts, all small

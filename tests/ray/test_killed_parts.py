@@ -88,6 +88,26 @@ def test_a_takeover_in_the_middle_of_200_written_files_tells_each_of_them_once(i
     assert (record["status"], len(record["claims"])) == ("completed", 2)
 
 
+def test_the_whole_diff_is_told_once_right_before_the_end_after_a_takeover_too(instance: Instance) -> None:
+    run = unique("whole-diff")
+    gate = instance.data_dir / "workspaces" / f"thread-{run}" / "gate"
+    script = "mkfifo gate; echo one > a; echo half; read go < gate; echo two > b; echo whole"
+    with Watch(instance, run, script, fileEvents="diff") as watch:
+        watch.until_lines(1)
+        kill(instance.driver(run))
+        gate.write_text("go\n")
+        watch.until_end(SOON_S)
+    (whole,) = [event for event in watch.events if event.get("name") == "file.changed"]
+    assert [event["type"] for event in watch.events[-2:]] == ["CUSTOM", "RUN_FINISHED"]
+    assert watch.events[-2] is whole
+    assert (whole["value"]["path"], "truncated" in whole["value"]) == (".", False)
+    assert [line for line in whole["value"]["diff"].split("\n") if line[:1] in ("+", "-")] == [
+        "--- /dev/null", "+++ b/a", "+one", "--- /dev/null", "+++ b/b", "+two",
+    ]  # fmt: skip
+    record = instance.ended(run)
+    assert (record["status"], len(record["claims"])) == ("completed", 2)
+
+
 def test_a_run_outlives_a_kill_of_its_log_shard(instance: Instance) -> None:
     run = unique("kill-shard")
     with Watch(instance, run, numbered(LINES)) as watch:

@@ -133,3 +133,39 @@ def test_what_is_being_written_waits_for_one_look(watched: Watched) -> None:
     (watched.place / "file").write_text("xx")
     assert watch.look(settled=False) == []
     assert told(watch) == [("change", "file")]
+
+
+def test_the_whole_diff_is_what_differs_from_the_launch_whatever_was_told(watched: Watched) -> None:
+    for name in ("changed", "gone", "kept", "touched"):
+        (watched.place / name).write_text("x\n")
+    watched.launch()
+    watch = watched.watch(diffs=True)
+    (watched.place / "changed").write_text("y\n")
+    (watched.place / "gone").unlink()
+    (watched.place / "touched").write_text("x\n")
+    told(watch)
+    (watched.place / "new").write_text("z\n")
+    facts = watch.whole(1 << 20, 600.0)
+    assert facts["truncated"] is False
+    assert [line for line in facts["diff"].split("\n") if line.startswith(("diff", "+", "-"))] == [
+        "diff --git a/changed b/changed", "--- a/changed", "+++ b/changed", "-x", "+y",
+        "diff --git a/gone b/gone", "--- a/gone", "+++ /dev/null", "-x",
+        "diff --git a/new b/new", "--- /dev/null", "+++ b/new", "+z",
+    ]  # fmt: skip
+    assert told(watch) == [("create", "new")], "a look is as it was"
+
+
+def test_of_a_whole_diff_the_files_are_left_out_that_do_not_fit_and_what_is_not_found_in_time(watched: Watched) -> None:
+    watched.launch()
+    (watched.place / "a").write_text("long\n" * 1000)
+    (watched.place / "b").write_text("short\n")
+    facts = watched.watch(diffs=True).whole(1000, 600.0)
+    assert facts["truncated"] is True
+    assert facts["diff"].startswith("diff --git a/b b/b\n")
+    assert facts["diff"].endswith("\n+short\n")
+    assert watched.watch(diffs=True).whole(1000, -1.0) == {"diff": "", "truncated": True}
+
+
+def test_there_is_no_whole_diff_of_a_workspace_whose_beginning_nobody_knows(watched: Watched) -> None:
+    with pytest.raises(TooMuch):
+        watched.watch(diffs=True).whole(1000, 600.0)

@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
+from unit.engine.stage import Stage, claim, create, spec
 from waiting import until
 
 from runtime.core import chunk
 from runtime.engine import file_events
 from runtime.engine.clock import SystemClock
 from runtime.engine.file_events import FileEvents
-from runtime.errors import LogClosedError
-from runtime.ports import FileChange
+from runtime.errors import LogClosedError, SandboxLost
+from runtime.ports import FileChange, WholeDiff
+from runtime.testing.sim_agent import Script
+from runtime.testing.sim_loop import play
+from runtime.testing.sim_sandbox import SimSandbox
 
 
 def change(path: str, diff: str | None = None) -> FileChange:
@@ -35,6 +41,8 @@ class Telling:
         self.closed = False
         self.told: list[tuple[str, str]] = []
         self.log_bytes = 0
+        self.whole: WholeDiff | Exception | None = None
+        self.bounds = (0, 0.0)
 
     async def file_changes(self, *, diffs: bool, settled: bool) -> Sequence[FileChange]:
         assert diffs
@@ -52,6 +60,14 @@ class Telling:
             self.looking -= 1
         return look
 
+    async def whole_diff(self, max_bytes: int, within_s: float) -> WholeDiff | None:
+        self.bounds = (max_bytes, within_s)
+        if self.hangs:
+            await asyncio.Event().wait()
+        if isinstance(self.whole, Exception):
+            raise self.whole
+        return self.whole
+
     async def tell(self, data: bytes, key: str) -> None:
         if self.closed:
             raise LogClosedError("r-1")
@@ -66,7 +82,7 @@ class Telling:
         await until(lambda: self.asked, "a look")
         return "the end"
 
-    def events(self, max_log_bytes: int = 1 << 30) -> FileEvents:
+    def events(self, max_log_bytes: int = 1 << 30, *, diffs: bool = True) -> FileEvents:
         return FileEvents(
             "r-1",
             self,
@@ -75,7 +91,7 @@ class Telling:
             lambda: self.started,
             lambda: self.log_bytes,
             max_log_bytes=max_log_bytes,
-            diffs=True,
+            diffs=diffs,
         )
 
 
@@ -195,3 +211,90 @@ async def test_an_error_of_the_follow_is_its_own() -> None:
 
     with pytest.raises(ValueError, match="of the follow"):
         await Telling().events().beside(fail())
+
+
+async def whole(telling: Telling, max_log_bytes: int = 1 << 30) -> Any:
+    data = await telling.events(max_log_bytes).whole()
+    if data is None:
+        return None
+    event = chunk.decode_chunk(data)
+    assert (event["type"], event["name"]) == ("CUSTOM", "file.changed")
+    return event["value"]
+
+
+async def test_the_whole_diff_is_one_chunk_for_the_finish_and_says_if_it_is_not_whole() -> None:
+    telling = Telling()
+    telling.whole = WholeDiff(diff="+x\n", truncated=False)
+    assert await whole(telling) == {"path": ".", "diff": "+x\n"}
+    telling.whole = WholeDiff(diff="", truncated=True)
+    assert await whole(telling) == {"path": ".", "diff": "", "truncated": True}
+    assert telling.told == [], "only the finish stores it"
+
+
+@pytest.mark.parametrize("found", [None, WholeDiff(diff="", truncated=False), SandboxLost("gone"), KeyError("a path")])
+async def test_there_is_no_whole_diff_where_nothing_differs_or_nobody_can_say(found: Any) -> None:
+    telling = Telling()
+    telling.whole = found
+    assert await whole(telling) is None
+
+
+async def test_a_whole_diff_that_is_asked_for_is_waited_for_so_long_and_no_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(file_events, "WHOLE_S", 0.05)
+    telling = Telling()
+    telling.hangs = True
+    assert await whole(telling) is None
+
+
+async def test_a_whole_diff_takes_a_share_of_the_log_and_no_more() -> None:
+    telling = Telling()
+    telling.whole = WholeDiff(diff="\x01" * (file_events.WHOLE_BYTES // 2), truncated=False)
+    assert await whole(telling) == {"path": ".", "diff": "", "truncated": True}, "JSON takes six bytes for each"
+    assert telling.bounds[0] == file_events.WHOLE_BYTES
+    await whole(telling, 16 << 10)
+    assert telling.bounds[0] == 1 << 10
+    assert telling.bounds[1] < file_events.WHOLE_S
+
+
+async def test_who_asked_for_no_diffs_gets_none() -> None:
+    telling = Telling()
+    telling.whole = WholeDiff(diff="+x\n", truncated=False)
+    assert await telling.events(diffs=False).whole() is None
+    assert telling.bounds == (0, 0.0), "it is not even looked for"
+
+
+def test_the_whole_diff_is_told_once_by_whoever_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two drivers die or are replaced between their look at it and their finish."""
+    looked: list[str] = []
+
+    async def acts() -> None:
+        stage = Stage(Script(pieces=[(0.5, b"say m on\n"), (0.1, b"result\n")]))
+        shard = await stage.open()
+
+        async def file_changes(_box: SimSandbox, *, diffs: bool, settled: bool) -> list[FileChange]:
+            return []
+
+        async def whole_diff(_box: SimSandbox, max_bytes: int, within_s: float) -> WholeDiff:
+            looked.append(f"look {len(looked) + 1}")
+            if len(looked) == 1:
+                driving.cancel()
+            if len(looked) == 2:
+                await shard.submit(claim(2, "next"))
+            return WholeDiff(diff=looked[-1], truncated=False)
+
+        monkeypatch.setattr(SimSandbox, "file_changes", file_changes, raising=False)
+        monkeypatch.setattr(SimSandbox, "whole_diff", whole_diff, raising=False)
+        asked = replace(spec(), input={**spec().input, "forwardedProps": {"fileEvents": "diff"}})
+        await shard.submit(replace(create(), spec=asked))
+        driving = asyncio.create_task(stage.drive(shard))
+        await asyncio.gather(driving, return_exceptions=True)
+        assert driving.cancelled()
+        assert (await stage.drive(shard, 1, "replaced")).kind == "superseded"
+        assert (await stage.drive(shard, 3, "successor")).kind == "finished"
+        events = [chunk.decode_chunk(data) for data in stage.log()]
+        (changed,) = [event for event in events if event.get("name") == "file.changed"]
+        assert changed["value"] == {"path": ".", "diff": "look 3"}
+        assert events[-2] is changed
+
+    play(1, acts())

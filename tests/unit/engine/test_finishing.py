@@ -53,6 +53,22 @@ def test_a_finish_without_a_start_gets_one() -> None:
     assert kinds(failed("c", "m"), open_items()) == ["RUN_ERROR"]
 
 
+LAST = chunk.custom("file.changed", {"path": ".", "diff": "+x"})
+
+
+def test_what_is_told_of_the_whole_run_comes_right_before_the_terminal() -> None:
+    def built(ending: Ending, items: OpenItems, **fields: Any) -> list[str]:
+        batch = build_finish(head(**fields), 3, 7, ending, items, last=LAST).batch
+        assert batch.count == len(batch.chunks() if batch.data else [])
+        return [chunk.chunk_type(data) for data in batch.chunks()] if batch.data else []
+
+    assert built(COMPLETED, open_items(STARTED, MESSAGE)) == ["TEXT_MESSAGE_END", "CUSTOM", "RUN_FINISHED"]
+    assert built(failed("c", "m"), open_items(STARTED)) == ["CUSTOM", "RUN_ERROR"]
+    assert built(COMPLETED, open_items()) == ["RUN_STARTED", "CUSTOM", "RUN_FINISHED"]
+    assert built(failed("c", "m"), open_items()) == ["RUN_ERROR"], "nothing before a start"
+    assert built(COMPLETED, open_items(STARTED), closed=True) == [], "its log has its end already"
+
+
 def test_the_agents_own_terminal_is_kept() -> None:
     own = chunk.encode({"type": "RUN_FINISHED", "runId": "run", "threadId": "thread", "result": 42})
     finish = build_finish(head(), 3, 7, Ending(status=Status.COMPLETED, terminal=own), open_items(STARTED))
