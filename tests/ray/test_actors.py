@@ -140,6 +140,7 @@ def _sample(kind: type[OutlastError]) -> OutlastError:
     values: dict[str, Any] = {
         "str": "what",
         "int": 7,
+        "float": 0.5,
         "str | None": "code",
         "int | None": 8,
         "NotAcquired": NotAcquired.UNKNOWN,

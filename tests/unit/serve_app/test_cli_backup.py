@@ -31,7 +31,7 @@ def test_a_store_goes_into_a_file_and_back(outlast: Outlast, data_dir: str, tmp_
     assert restored.exit_code == 0, restored.output
     told = json.loads(restored.stdout)
     assert (told["runs"], told["store"], told["newGeneration"] > 0) == (0, "sqlite", True)
-    assert told["replaced"] == f"{store_path(Settings(data_dir=data_dir))}.replaced"
+    assert told["replaced"] == f"{store_path(Settings(data_dir=data_dir))}.replaced-{told['newGeneration']}"
 
 
 def test_what_cannot_be_done_is_a_line_and_leaves_nothing(outlast: Outlast, data_dir: str, tmp_path: Path) -> None:
