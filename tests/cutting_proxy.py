@@ -45,6 +45,7 @@ class CuttingProxy:
         self._server = (parts.hostname or "", parts.port or 80)
         self._left = list(cuts)
         self.cuts = 0
+        self._away = False
         self._open: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}{parts.path}"
@@ -56,6 +57,15 @@ class CuttingProxy:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.break_open()
+
+    def go(self) -> None:
+        """Be away until `come`: break what is open, and what is just being opened."""
+        self._away = True
+        self.break_open()
+
+    def come(self) -> None:
+        """Be there again."""
+        self._away = False
 
     def break_open(self) -> None:
         """Break what is open."""
@@ -75,7 +85,8 @@ class CuttingProxy:
             pair = {client, server}
             self._open |= pair
             try:
-                self._copy(client, server, cut)
+                if not self._away:
+                    self._copy(client, server, cut)
             finally:
                 self._open -= pair
 

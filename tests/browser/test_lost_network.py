@@ -46,11 +46,12 @@ def test_a_page_that_was_offline_shows_what_was_said_meanwhile(
     joined.reload()
     joined.joins(gate.script, gate.first_text)
     thread.offline(True)
-    network.break_open()
+    network.go()
     gate.open()
     assert instance.ended(_begun(thread, instance))["status"] == "completed"
     for tab in (started, joined):
         tab.shows(gate.script, gate.first_text)
+    network.come()
     thread.offline(False)
     for tab in (started, joined):
         tab.shows(gate.script, gate.text)
