@@ -14,20 +14,20 @@ from __future__ import annotations
 
 import base64
 import binascii
-import os
 import re
 import stat
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from actors.kept_file import read_kept
 from runtime.core.record import Struct
 from runtime.errors import InputInvalid
 
-MAX_BYTES = 1 << 20
 MOST = 32  # each run's end is told to all of them
 SECRET_BYTES = range(24, 65)
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _PREFIX = "whsec_"
+_OPEN = "can be read or written by others, and it holds secrets: chown it, and chmod 600"
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
@@ -44,15 +44,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
 def read_webhooks(path: Path) -> tuple[Endpoint, ...]:
     """Return the receivers. Raises InputInvalid `webhooks_file_invalid`, which quotes no secret."""
-    try:
-        with path.open("rb") as file:
-            _check_keeper(path, os.fstat(file.fileno()))
-            raw = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise _invalid(path, f"cannot be read ({error.strerror})") from None
-    if len(raw) > MAX_BYTES:
-        raise _invalid(path, f"is larger than {MAX_BYTES} bytes")
-    lines = raw.decode(errors="replace").splitlines()
+    lines = read_kept(path, _invalid, stat.S_IRWXG | stat.S_IRWXO, _OPEN)
     if not any(line.strip() for line in lines):
         raise _invalid(path, "is empty; if nobody is meant, write a comment into it")
     found: dict[str, Endpoint] = {}
@@ -108,11 +100,6 @@ def _is_secret(text: str) -> bool:
         return text.startswith(_PREFIX) and len(base64.b64decode(text[len(_PREFIX) :], validate=True)) in SECRET_BYTES
     except (binascii.Error, ValueError):
         return False
-
-
-def _check_keeper(path: Path, found: os.stat_result) -> None:
-    if found.st_uid not in (os.getuid(), 0) or found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise _invalid(path, "can be read or written by others, and it holds secrets: chown it, and chmod 600")
 
 
 def _invalid(path: Path, why: str) -> InputInvalid:

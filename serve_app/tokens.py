@@ -19,12 +19,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
-import os
 import re
 import stat
 from pathlib import Path
 from typing import NamedTuple
 
+from actors.kept_file import read_kept
 from actors.ray_access import make_secret
 from runtime.core.ids import LOCAL_OWNER, Owner
 from runtime.core.record import Struct
@@ -33,8 +33,8 @@ from serve_app.instance_file import OPERATOR_FILE
 
 log = logging.getLogger("outlast.gateway")
 
-MAX_BYTES = 1 << 20  # some ten thousand lines; it is read at once
 _LINE = re.compile(r"(\S+)[ \t]+sha256:([0-9a-fA-F]{64})")
+_WRITABLE = "can be written by others, who could make themselves anybody: chown it, and chmod go-w"
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,512}")
 
 
@@ -129,16 +129,9 @@ class Tokens:
 
 def read_tokens(path: Path) -> dict[bytes, str]:
     """Return the owners by the hashes of their tokens. Raises InputInvalid `tokens_file_invalid`."""
-    try:
-        with path.open("rb") as file:
-            _check_keeper(path, os.fstat(file.fileno()))
-            raw = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise _invalid(path, f"cannot be read ({error.strerror})") from None
-    if len(raw) > MAX_BYTES:
-        raise _invalid(path, f"is larger than {MAX_BYTES} bytes")
+    lines = read_kept(path, _invalid, stat.S_IWGRP | stat.S_IWOTH, _WRITABLE)
     owners: dict[bytes, str] = {}
-    for number, line in enumerate(raw.decode(errors="replace").splitlines(), 1):
+    for number, line in enumerate(lines, 1):
         text = line.partition("#")[0].strip()
         if not text:
             continue
@@ -157,11 +150,6 @@ def _entry(path: Path, number: int, text: str) -> tuple[str, bytes]:
         return str(Owner.parse(match[1])), bytes.fromhex(match[2])
     except InputInvalid as error:
         raise _invalid(path, f"has in line {number} no owner: {error.message.rstrip('.')}") from None
-
-
-def _check_keeper(path: Path, found: os.stat_result) -> None:
-    if found.st_uid not in (os.getuid(), 0) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise _invalid(path, "can be written by others, who could make themselves anybody: chown it, and chmod go-w")
 
 
 def open_to_readers(path: Path) -> bool:

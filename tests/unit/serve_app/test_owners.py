@@ -297,25 +297,20 @@ async def test_a_broken_file_of_tokens_changes_nothing_and_is_told_of(
         assert (await check())["ok"]
 
 
-async def test_an_owner_has_so_many_runs_and_another_as_many(tmp_path: Path) -> None:
-    async with guarded(tmp_path, owner_max_runs=1) as w:
+@pytest.mark.parametrize(
+    ("setting", "code", "named"),
+    [
+        pytest.param("owner_max_runs", "too_many_runs", "OUTLAST_OWNER_MAX_RUNS", id="runs"),
+        pytest.param("owner_max_bytes", "too_many_bytes", "OUTLAST_OWNER_MAX_BYTES", id="bytes"),
+    ],
+)
+async def test_an_owner_who_has_so_much_starts_nothing_more_and_another_does(
+    tmp_path: Path, setting: str, code: str, named: str
+) -> None:
+    async with guarded(tmp_path, **{setting: 1}) as w:
         refused = await fetch(w.app, "POST", "/api/chat", json_body=chat_body("t-2", runId="r-2"), headers=of(ALICE))
-        assert (refused.status, refused.code) == (429, "too_many_runs")
-        assert "OUTLAST_OWNER_MAX_RUNS" in refused.body.decode()
-        assert int(refused.headers["retry-after"]) > 0
-        again = post(w.app, THEIRS, json_body=chat_body(THEIRS, runId=THEIRS), headers=of(ALICE))
-        await again.has(b"run.accepted")
-        again.leave()
-        other = post(w.app, "r-2", json_body=chat_body("t-2", runId="r-2"), headers=of(BOB))
-        await other.has(b"run.accepted")
-        other.leave()
-
-
-async def test_an_owner_whose_logs_hold_too_much_starts_nothing_and_another_does(tmp_path: Path) -> None:
-    async with guarded(tmp_path, owner_max_bytes=1) as w:
-        refused = await fetch(w.app, "POST", "/api/chat", json_body=chat_body("t-2", runId="r-2"), headers=of(ALICE))
-        assert (refused.status, refused.code) == (429, "too_many_bytes")
-        assert "OUTLAST_OWNER_MAX_BYTES" in refused.body.decode()
+        assert (refused.status, refused.code) == (429, code)
+        assert named in refused.body.decode()
         assert int(refused.headers["retry-after"]) > 0
         again = post(w.app, THEIRS, json_body=chat_body(THEIRS, runId=THEIRS), headers=of(ALICE))
         await again.has(b"run.accepted")
