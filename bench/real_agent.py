@@ -8,20 +8,17 @@ that of `tools/setup_agents.py`; where it is not there, the row is left out. The
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 
+import beside  # noqa: F401 - for the next
+from model_scripts import tag  # of tests/: the same stub, and what an operator gives an agent
+from model_server import ModelServer
+from real_agents import allowed, environment
 from rows import Figure, Figures, quantile
 from served import TEXT, instance_with, new_run
 from sse_client import BenchError
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.append(str(ROOT / "tests"))
-
-from model_scripts import tag  # noqa: E402 - of tests/: the same stub, and what an operator gives an agent
-from model_server import ModelServer  # noqa: E402
-from real_agents import allowed, environment  # noqa: E402
-
 BUILD = Path("build").resolve() / "bench"
 PROGRAMS = ROOT / "build" / "agents" / "bin"
 ROWS = ("claude_first_chunk_ms",)

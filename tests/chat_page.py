@@ -86,7 +86,6 @@ class Thread:
     def __init__(self, browser: Chromium, url: str) -> None:
         self.browser, self.url, self.origin = browser, url, browser.origin
         self.id = f"thread-{uuid.uuid4().hex[:12]}"
-        self.tabs: list[ChatTab] = []
         self._numbers = itertools.count(1)
         browser.call("browser", "newContext", name=self.id)
 
@@ -99,8 +98,7 @@ class Thread:
     def open(self, page: str, **asked: Any) -> ChatTab:
         """Open a tab with one of the lane's pages."""
         name = f"{self.id}.{next(self._numbers)}"
-        self.tabs.append(ChatTab(self.browser, self.id, name, self.address(page, **asked)))
-        return self.tabs[-1]
+        return ChatTab(self.browser, self.id, name, self.address(page, **asked))
 
     def tab(self, page: str = "chat", **props: Any) -> ChatTab:
         """Open the chat once more; `props` are what it forwards with each message."""

@@ -60,26 +60,18 @@ class Tab:
     """A tab with one page, in a window whose storage and cache it shares."""
 
     def __init__(self, browser: Chromium, window: str, name: str, url: str) -> None:
-        self.browser, self.name, self._url = browser, name, url
+        self.browser, self.name = browser, name
         browser.call(window, "newPage", name=name)
         self.call("setDefaultTimeout", PATIENCE_S * 1000)
-        self.open()
+        self.call("goto", url)
 
     def call(self, method: str, *args: Any) -> Any:
         """Return what a method of Playwright's page came to."""
         return self.browser.call(self.name, method, *args)
 
-    def open(self) -> None:
-        """Open its page."""
-        self.call("goto", self._url)
-
     def reload(self) -> None:
         """Reload the page, as its user would."""
         self.call("reload")
-
-    def close(self) -> None:
-        """Close the tab."""
-        self.call("close")
 
     def wait_for(self, expression: str, wanted: Any, within_s: float = PATIENCE_S) -> None:
         """Return once the page's expression comes to `wanted`. Raises AssertionError with what it comes to instead."""

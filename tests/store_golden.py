@@ -137,6 +137,20 @@ A_SPEC = RunSpec(
 A_KEEPING_SPEC = msgspec.structs.replace(A_SPEC, keep_alive_s=4)
 
 
+HEADS = (
+    (HEAD, A_HEAD),
+    (CLAIMS, A_TOLD_HEAD),
+    (RAISED, A_RAISED_HEAD),
+    (REAPED, A_REAPED_HEAD),
+    (HEARD, A_HEARD_HEAD),
+    (PRUNED, A_PRUNED_HEAD),
+    (OWING, AN_OWING_HEAD),
+    (LISTENED, A_LISTENED_HEAD),
+    (KEEPING, A_KEEPING_HEAD),
+)
+SPECS = ((SPEC, A_SPEC), (KEEPING_SPEC, A_KEEPING_SPEC))
+
+
 def history() -> list[Op]:
     """Return what was done in the golden store, from UTC ms 1000 on, one millisecond apart."""
     return [
@@ -174,17 +188,7 @@ def write() -> None:
             text = "\n".join([f"PRAGMA application_id = {application_id};", *connection.iterdump(), ""])
     for golden, content in (
         (STORE, text.encode()),
-        (HEAD, codec.encode(A_HEAD)),
-        (SPEC, codec.encode(A_SPEC)),
-        (CLAIMS, codec.encode(A_TOLD_HEAD)),
-        (RAISED, codec.encode(A_RAISED_HEAD)),
-        (REAPED, codec.encode(A_REAPED_HEAD)),
-        (HEARD, codec.encode(A_HEARD_HEAD)),
-        (PRUNED, codec.encode(A_PRUNED_HEAD)),
-        (OWING, codec.encode(AN_OWING_HEAD)),
-        (LISTENED, codec.encode(A_LISTENED_HEAD)),
-        (KEEPING, codec.encode(A_KEEPING_HEAD)),
-        (KEEPING_SPEC, codec.encode(A_KEEPING_SPEC)),
+        *((golden, codec.encode(value)) for golden, value in (*HEADS, *SPECS)),
         (CHECKPOINT, encode_checkpoint(A_CHECKPOINT)),
     ):
         if not golden.exists():

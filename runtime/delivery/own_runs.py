@@ -19,9 +19,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import Any
-
-from msgspec import UNSET
 
 from runtime.core.ids import LOCAL_OWNER, run_key, shown_run_id
 from runtime.core.ops import Attach, Detach, RequestCancel
@@ -116,11 +113,8 @@ def to_row(head: Head) -> RunRow:
 
 def _ops(head: Head, row: RunRow, patch: RunPatch) -> list[RequestCancel | Attach | Detach]:
     """Return what `patch` asks for. Raises InputInvalid for what is not an outsider's to change."""
-    named: dict[str, Any] = {
-        name: value for name in patch.__struct_fields__ if (value := getattr(patch, name)) is not UNSET
-    }
     ops: list[RequestCancel | Attach | Detach] = []
-    for name, value in named.items():
+    for name, value in patch.named().items():
         if value == getattr(row, name) or (name == "cancel_requested" and not value and not row.cancel_requested):
             continue
         if name == "cancel_requested" and value:

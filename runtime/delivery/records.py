@@ -58,10 +58,13 @@ class RunPatch(Struct, frozen=True, kw_only=True):
     detached_since: int | UnsetType | None = UNSET
     cancel_requested: bool | UnsetType | None = UNSET
 
+    def named(self) -> dict[str, Any]:
+        """Return the fields that it names, and what becomes of each."""
+        return {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not UNSET}
+
     def apply(self, row: RunRow) -> RunRow:
         """Return `row` with this change."""
-        named = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not UNSET}
-        return msgspec.structs.replace(row, **named)
+        return msgspec.structs.replace(row, **self.named())
 
 
 class RunStore(Protocol):

@@ -52,18 +52,11 @@ def test_a_store_of_schema_1_is_served(tmp_path: Path) -> None:
         shard.ask(append(live(1, 1, "goes on", run_id="run-2")), Appended)
 
 
-def test_the_golden_head_and_spec_are_read() -> None:
-    assert codec.decode_head(store_golden.HEAD.read_bytes()) == store_golden.A_HEAD
-    assert codec.decode_spec(store_golden.SPEC.read_bytes()) == store_golden.A_SPEC
-    assert codec.decode_head(store_golden.CLAIMS.read_bytes()) == store_golden.A_TOLD_HEAD
-    assert codec.decode_head(store_golden.RAISED.read_bytes()) == store_golden.A_RAISED_HEAD
-    assert codec.decode_head(store_golden.REAPED.read_bytes()) == store_golden.A_REAPED_HEAD
-    assert codec.decode_head(store_golden.HEARD.read_bytes()) == store_golden.A_HEARD_HEAD
-    assert codec.decode_head(store_golden.PRUNED.read_bytes()) == store_golden.A_PRUNED_HEAD
-    assert codec.decode_head(store_golden.OWING.read_bytes()) == store_golden.AN_OWING_HEAD
-    assert codec.decode_head(store_golden.LISTENED.read_bytes()) == store_golden.A_LISTENED_HEAD
-    assert codec.decode_head(store_golden.KEEPING.read_bytes()) == store_golden.A_KEEPING_HEAD
-    assert codec.decode_spec(store_golden.KEEPING_SPEC.read_bytes()) == store_golden.A_KEEPING_SPEC
+def test_the_golden_heads_and_specs_are_read() -> None:
+    for golden, head in store_golden.HEADS:
+        assert codec.decode_head(golden.read_bytes()) == head, golden.name
+    for golden, spec in store_golden.SPECS:
+        assert codec.decode_spec(golden.read_bytes()) == spec, golden.name
 
 
 def test_the_newest_golden_head_is_of_the_format_that_backups_name() -> None:
