@@ -203,7 +203,6 @@ class Shard(Questions):
         if isinstance(error, ShardSuperseded):
             self._superseded = error
             self._watchlist.fail(error)
-            self._viewers.fail(error)
             for tail in self._tails.values():
                 tail.fail(error)
         else:
@@ -307,7 +306,10 @@ class Shard(Questions):
         return True
 
     async def set_viewers(self, viewer: str, number: int, counts: Mapping[str, int]) -> None:
-        """Take a replica's whole set; a set that names a run clears its `detachedSince` (P20)."""
+        """Take a replica's whole set; a set that names a run clears its `detachedSince` (P20). A sender that we do not
+        refuse once we are superseded would never tell our successor."""
+        if self._superseded is not None:
+            raise self._superseded
         if not self._viewers.replace(viewer, number, counts):
             return
         for run_id in counts:
@@ -320,8 +322,6 @@ class Shard(Questions):
 
     async def due(self, wait_s: float) -> list[Due]:
         """Return the runs that need the supervisor now; with none, park up to `wait_s`."""
-        if self._superseded is not None:
-            raise self._superseded
         return await self._watchlist.due(min(wait_s, MAX_PARK_S))
 
     async def _sweep(self) -> None:

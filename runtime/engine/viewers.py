@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from runtime.errors import OutlastError
 from runtime.ports import Clock
 
 VIEWER_TTL_S = 5.0
@@ -32,11 +31,6 @@ class Viewers:
         self._clock = clock
         self._sets: dict[str, _Set] = {}
         self._up_since = clock.monotonic()
-        self._failed: OutlastError | None = None
-
-    def fail(self, error: OutlastError) -> None:
-        """Take no set any more, but raise `error`: a sender that is not refused would never tell our successor."""
-        self._failed = error
 
     @property
     def settled(self) -> bool:
@@ -49,9 +43,7 @@ class Viewers:
         return self._somebody() and self._clock.monotonic() - self._up_since > VIEWER_TTL_S + seconds
 
     def replace(self, viewer: str, number: int, counts: Mapping[str, int]) -> bool:
-        """Take a sender's whole set; return False if a newer one is known. Raises what `fail` was given."""
-        if self._failed is not None:
-            raise self._failed
+        """Take a sender's whole set; return False if a newer one is known."""
         known = self._sets.get(viewer)
         if known is not None and known.number >= number:
             return False
