@@ -273,6 +273,11 @@ class Head(Struct, frozen=True, kw_only=True):
         return self.kept is not Kept.LOG
 
     @property
+    def to_destroy(self) -> bool:
+        """True if a supervisor is to see to its sandbox's end; an interrupted run has given it back, too (P19, P23)."""
+        return self.closed and self.destroy_pending
+
+    @property
     def to_give_back(self) -> bool:
         """True if its sandbox should be gone by now, and is not known to be: a kept one need not."""
         return self.destroy_pending and self.sandbox_kept_until is None

@@ -12,8 +12,6 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from msgspec.structs import replace
-
 from runtime.core.launch import AgentExit
 from runtime.core.open_items import OpenItems
 from runtime.core.ops import Finished, MustAbort, Note, Outcome
@@ -169,8 +167,8 @@ class Conclusion:
             stderr=stderr,
             destroy_pending=destroy_pending,
             last=last,
+            keep_s=keep_s,
         )
-        finish = replace(finish, keep_s=keep_s)
         # The shard reads the whole log for the transcript, which may take it longer than a hang (P13).
         outcome: Outcome = await self._authority.ticking(self._authority.submit(finish))
         return outcome

@@ -65,6 +65,7 @@ def build_finish(  # noqa: PLR0913 - all that an end holds
     stderr: bytes = b"",
     destroy_pending: bool = True,
     last: bytes | None = None,
+    keep_s: int = 0,
 ) -> Finish:
     """Return the finish of `ending` under `epoch`, for a log of `seq` chunks that has `open_items` open. `last` is a
     chunk to tell right before the terminal, unless the run never started (P26)."""
@@ -93,6 +94,7 @@ def build_finish(  # noqa: PLR0913 - all that an end holds
         usage=ending.usage,
         stderr=stderr[-STDERR_BYTES:],
         destroy_pending=destroy_pending,
+        keep_s=keep_s,
     )
 
 

@@ -137,8 +137,10 @@ class Notices:
         attempt = head.notice.attempts + 1 if head.notice is not None else 0
         epoch = self._supervisor.epoch
         begun = await self._decide(BeginNotice(run_id=head.run_id, supervisor_epoch=epoch, attempt=attempt))
+        if not isinstance(begun, Done) or not begun.changed or begun.head.notice is None:
+            return
         stored = await repeat(lambda: self._shard(head.run_id).record(head.run_id))
-        if not isinstance(begun, Done) or not begun.changed or begun.head.notice is None or stored is None:
+        if stored is None:
             return
         if names is None:
             log.warning("run %s: it is not known who is to be told of its end, and that is given up", head.run_id)

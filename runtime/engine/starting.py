@@ -89,9 +89,9 @@ class Starter:
         if head.sandbox_key is not None:
             return provider.host(head.sandbox_key), []
         runs = await repeat(lambda: shard.list_thread(head.owner, head.thread_id))
-        runs = [(one, its) for one, its in runs if one.run_id != head.run_id and its.provider == spec.provider]
-        kept = [(provider, earlier) for earlier, _ in runs if earlier.sandbox_kept_until is not None]
-        keys = [earlier.sandbox_key for earlier, _ in runs if earlier.sandbox_key]
+        earlier = [one for one, its in runs if one.run_id != head.run_id and its.provider == spec.provider]
+        kept = [(provider, one) for one in earlier if one.sandbox_kept_until is not None]
+        keys = [one.sandbox_key for one in earlier if one.sandbox_key]
         return provider.host(keys[-1]) if keys else None, kept
 
     async def _place(self, head: Head, watched: Watched) -> Place:

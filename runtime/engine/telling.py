@@ -51,5 +51,7 @@ async def _so_far(head: Head, shard: ShardPort, ask: Asking, max_bytes: int) -> 
     left_out = max(0, head.log_bytes - max_bytes)
     begin = head.next_seq * left_out // max(1, head.log_bytes)
     said = await told(lambda after: ask(lambda: shard.batches(head.run_id, after)), begin, head.next_seq)
+    if said is None:
+        return Transcript()
     now = await ask(lambda: shard.record(head.run_id))
-    return said if said is not None and now is not None and not now[0].log_gone else Transcript()
+    return Transcript() if now is None or now[0].log_gone else said

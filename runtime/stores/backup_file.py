@@ -177,7 +177,7 @@ class Backup:
             row = self._next(digest)
             match row:
                 case StoredRun():
-                    _check_end(self, log)
+                    self._check_end(log)
                     log = _Log(decode_head(row.head))
                     runs += 1
                 case StoredBatch():
@@ -186,7 +186,7 @@ class Backup:
                     batches += 1
                     chunks += row.count
                 case BackupEnd():
-                    _check_end(self, log)
+                    self._check_end(log)
                     told = BackupEnd(runs=runs, batches=batches, chunks=chunks, sha256=before)
                     if row != told or self._file.read(1):
                         raise self._damaged("its end does not fit the rest")
@@ -247,6 +247,10 @@ class Backup:
     def _not_written(self) -> StoreRefused:
         return self._damaged(f"the bytes before {self._file.tell()} are not what was written")
 
+    def _check_end(self, log: _Log | None) -> None:
+        if log is not None and not log.whole:
+            raise self._damaged(f"of {log.head.run_id} it has {log.next_seq} of {log.head.next_seq} chunks")
+
     def _damaged(self, how: str) -> StoreRefused:
         return StoreRefused(f"{self.path} is damaged: {how}. Nothing was changed; use another backup.")
 
@@ -268,11 +272,3 @@ class _Log:
     def whole(self) -> bool:
         """Return whether it is as long as its record says; of one that was given up, its beginning."""
         return self.next_seq == self.head.next_seq or (self.head.log_gone and self.next_seq < self.head.next_seq)
-
-
-def _check_end(backup: Backup, log: _Log | None) -> None:
-    if log is not None and not log.whole:
-        raise StoreRefused(
-            f"{backup.path} is damaged: of {log.head.run_id} it has {log.next_seq} of {log.head.next_seq} chunks. "
-            "Nothing was changed; use another backup."
-        )

@@ -172,9 +172,7 @@ class MemoryStore:
         with self._lock:
             tables = self._tables
             return [
-                head
-                for run_id, head in tables.heads.items()
-                if head.closed and head.destroy_pending and tables.shard_of[run_id] == shard
+                head for run_id, head in tables.heads.items() if head.to_destroy and tables.shard_of[run_id] == shard
             ]
 
     def list_reapable(self, shard: int, stage: ReapStage, before_ms: int, limit: int) -> list[Head]:

@@ -190,7 +190,7 @@ class _Filler:
         stage, when = (None, None) if due is None else (due[0].value, due[1])
         shard = shard_of(head.run_id, self._shards)
         columns: tuple[Any, ...] = (run.ordinal, head.run_id, head.owner, head.thread_id, shard)
-        status = (head.status.value, head.status.terminal, head.queued, head.closed and head.destroy_pending)
+        status = (head.status.value, head.status.terminal, head.queued, head.to_destroy)
         self._session.execute(_PUT_RUN, (*columns, *status, stage, when, head.created_at, head.version, stored))
         self._session.execute(_PUT_SPEC, (run.ordinal, run.spec))
         for statement, value in (

@@ -361,7 +361,7 @@ def _head_columns(name: str, heads: list[Head]) -> dict[str, Any]:
         f"{name}_statuses": [head.status.value for head in heads],
         f"{name}_terminals": [head.status.terminal for head in heads],
         f"{name}_queueds": [head.queued for head in heads],
-        f"{name}_destroys": [head.closed and head.destroy_pending for head in heads],
+        f"{name}_destroys": [head.to_destroy for head in heads],
         f"{name}_stages": [None if due is None else due[0].value for due in dues],
         f"{name}_dues": [None if due is None else due[1] for due in dues],
         f"{name}_versions": [head.version for head in heads],

@@ -235,7 +235,7 @@ class _Filler:
         ):
             if value is not None:
                 self._execute(statement, (run.ordinal, value))
-        if head.closed and head.destroy_pending:
+        if head.to_destroy:
             self._execute(sql.ADD_DESTROY_PENDING, (run.ordinal,))
         if (due := reaping.due(head)) is not None:
             self._execute(sql.WRITE_REAP, (run.ordinal, *due))

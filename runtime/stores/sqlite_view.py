@@ -139,8 +139,8 @@ class SqliteView:
             self._execute(sql.WRITE_HEAD, (head.version, encode(head), ordinal))
         else:
             self._execute(sql.WRITE_MOVED_HEAD, (*_searched(head), head.version, encode(head), ordinal))
-        if _to_destroy(before) != _to_destroy(head):
-            self._execute(sql.ADD_DESTROY_PENDING if _to_destroy(head) else sql.REMOVE_DESTROY_PENDING, (ordinal,))
+        if before.to_destroy != head.to_destroy:
+            self._execute(sql.ADD_DESTROY_PENDING if head.to_destroy else sql.REMOVE_DESTROY_PENDING, (ordinal,))
         self._write_reap(ordinal, reaping.due(before), reaping.due(head))
         if change := settled_change(before, head):
             self._execute(sql.ADD_OWNED, (head.owner, change))
@@ -177,10 +177,6 @@ class SqliteView:
 
 def _searched(head: Head) -> Row:
     return head.status.value, int(head.status.terminal), int(head.queued)
-
-
-def _to_destroy(head: Head) -> bool:
-    return head.closed and head.destroy_pending  # an interrupted run has given its sandbox back, too (P19, P23)
 
 
 def batch_of(run_id: str, row: Row) -> Batch:
